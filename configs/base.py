@@ -1,0 +1,123 @@
+"""Every field of a config, with its default: the only place where a default stands.
+
+A base setting (`configs/taps.py`, ...) and an experiment start from `get_config()` here and change
+fields. Integer fields of `config.model` marked *per layer* take a number or a comma string with one
+entry a layer ("4,4,2").
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config(arg: str | None = None) -> ConfigDict:
+    """The default config: the `relations` task, four heads."""
+    del arg
+    config = ConfigDict(type_safe=False)
+    config.experiment = ""  # directory name under --workdir; "": the name of the config file
+
+    config.task = task = ConfigDict(type_safe=False)
+    task.name = (
+        "relations"  # a module of mha_jax.tasks; only its own section below takes part in a run
+    )
+    task.seed = 0  # draws the task's constants and the validation, test and probe sets
+
+    task.relations = dict(
+        n_classes=6,  # word classes
+        words_per_class=4,  # words in a class
+        classes_per_sentence=3,  # classes drawn for a sentence: two words of each, each word twice
+        n_values=16,  # symbols a position can carry
+    )
+    task.taps = dict(
+        length=16,  # positions
+        n_taps=4,  # taps of the convolution, k
+        n_channels=16,  # channels, n
+    )
+    task.attr = dict(
+        n_items=16,  # items in the context, N
+        n_attributes=4,  # attributes of an item = pointers a query asks for, A
+        attribute_vocab=32,  # values an attribute can take, VA >= N
+        n_values=16,  # values an item can carry, VV
+        n_queries=8,  # query tokens after the items, Q
+    )
+    task.d_retrieval = dict(
+        length=16,  # vectors in a sequence, T
+        n_maxima=4,  # maxima the target sums, D
+        n_channels=4,  # channels of a vector
+        width=32,  # hidden width of the encoder and of the read-out MLP
+    )
+    task.copy = dict(
+        length=12,  # symbols to copy
+        vocab=16,  # symbols
+    )
+    task.histogram = dict(
+        length=16,  # tokens
+        vocab=16,  # symbols
+    )
+    task.text = dict(
+        path="pydoc",  # pydoc: CPython's reference text | stdlib: its sources | your file or folder
+        length=128,  # bytes the model reads at a time
+        suffix=".txt",  # with a folder: the files that count
+    )
+
+    config.model = model = ConfigDict(type_safe=False)
+    model.d_model = 64  # width of the residual stream, d
+    model.n_layers = 1
+    model.mixer = "grouped"  # per layer: a module of mha_jax.attention
+    model.n_heads = 4  # per layer: query heads, n
+    model.n_kv_heads = None  # per layer: key/value heads, k; None: n_heads (MHA); 1: MQA
+    model.d_head = None  # per layer: width of a head, h; None: d_model // n_heads
+    model.d_ff = 0  # per layer: hidden width of the MLP, f; 0: no MLP
+    model.window = 0  # per layer: newest keys a query sees, itself included; 0: all
+    model.n_sinks = 0  # per layer: first positions that stay visible beside a window
+    model.positions = "learned"  # rope | learned | none
+    model.norm = "none"  # none | layer | rms: before mixer, MLP and read-out
+    model.residual = False  # add each block's input to its output
+    model.bias = False  # biases in all linear maps
+    model.activation = "gelu"  # gelu | relu | swiglu: of the MLP
+    model.scale = True  # divide scores by sqrt(d_head)
+    model.use_wo = True  # multiply the concatenated heads by W_O
+    model.share = "none"  # none | qk | kv | qkv: projections that are one matrix
+    model.qk_norm = False  # RMS-normalise queries and keys of each head
+    model.gate = False  # sigmoid gate on each head's output
+    model.kv_init = (
+        "mean"  # mean: group mean of the MHA draw times sqrt(g) | fresh: a draw of its own
+    )
+    model.kernel = "auto"  # auto | reference | fast
+    model.compute_dtype = "float32"  # float32 | bfloat16; the softmax is float32 always
+    model.cache_dtype = "float32"  # float32 | bfloat16: what a cached key or value is stored in
+
+    config.match = match = ConfigDict(type_safe=False)
+    match.policy = "none"  # none | d_ff | d_model | n_layers: what changes to match parameters
+    match.to = ""  # "n_heads=8,n_kv_heads=8": the model whose parameter count is matched
+
+    config.train = train = ConfigDict(type_safe=False)
+    train.n_steps = 3000
+    train.batch_size = 64  # sequences
+    train.seed = 0  # initial weights
+    train.data_seed = 0  # training batches; runs with equal data_seed see the same ones
+    train.eval_every = 500  # steps
+    train.n_eval = 1024  # sequences of the validation draw
+    train.n_test = 4096  # sequences of the test draw
+    train.n_probe = 256  # sequences whose attention is scored at the end
+
+    config.optim = optim = ConfigDict(type_safe=False)
+    optim.lr = 3e-3  # peak learning rate
+    optim.weight_decay = 0.0  # decoupled, on matrices only
+    optim.warmup_steps = 200
+    optim.decay_fraction = (
+        0.2  # the last share of the steps, over which the rate falls linearly to zero
+    )
+    optim.b1 = 0.9
+    optim.b2 = 0.999
+    optim.eps = 1e-8
+    optim.clip = 1.0  # largest global norm of the gradient; 0: none
+
+    config.log = log = ConfigDict(type_safe=False)
+    log.every = 100  # steps between rows of metrics.jsonl
+    log.checkpoint_every = 1000  # steps; the last step is always saved
+    log.keep = 3  # checkpoints kept beside the best one
+    log.tensorboard = True  # write event files
+    log.n_images = 5  # attention images of a run in TensorBoard
+
+    config.limits = limits = ConfigDict(type_safe=False)
+    limits.memory_gib = 8.0  # a run whose estimate is above this is refused
+    return config

@@ -1,0 +1,200 @@
+"""What a run *is*: the frozen, hashable description that every other module reads.
+
+A run is `(static, hypers)`. The static part fixes shapes, program and task, and is the key that
+groups runs into one compilation; the four hypers are arguments of the compiled program. The
+identity of a run is the SHA-256 of the canonical JSON of `(schema_version, static, hypers)`.
+Nothing here imports jax.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import json
+import types
+from typing import Any
+
+SCHEMA_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerSpec:
+    """One layer: a mixer (attention) followed by an MLP."""
+
+    mixer: str  # module of mha_jax.attention
+    n_heads: int  # query heads, n
+    n_kv_heads: int  # key/value heads, k; divides n
+    d_head: int  # width of a head, h
+    d_ff: int  # hidden width of the MLP, f; 0: the layer has no MLP
+    window: int  # a query sees this many newest keys, itself included; 0: all of them
+    n_sinks: int  # with a window: the first positions, which stay visible
+
+    @property
+    def queries_per_kv(self) -> int:
+        """Query heads per kv head, g."""
+        return self.n_heads // self.n_kv_heads
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSpec:
+    """Shapes and switches of the transformer."""
+
+    d_model: int
+    layers: tuple[LayerSpec, ...]
+    positions: str  # rope | learned | none
+    norm: str  # none | layer | rms, before each mixer, each MLP and the read-out
+    residual: bool
+    bias: bool
+    activation: str  # gelu | relu | swiglu
+    scale: bool  # divide the scores by sqrt(d_head)
+    use_wo: bool  # multiply the concatenated heads by W_O
+    share: str  # none | qk | kv | qkv: projections that are one matrix
+    qk_norm: bool  # RMS-normalise queries and keys per head
+    gate: bool  # elementwise sigmoid gate on each head's output
+    kv_init: str  # mean | fresh: how fewer kv heads start (attention/grouped.py)
+    kernel: str  # auto | reference | fast
+    compute_dtype: str  # float32 | bfloat16
+    cache_dtype: str  # float32 | bfloat16: what a cached key or value is stored in
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskRef:
+    """Which task, with which constants."""
+
+    name: str  # module of mha_jax.tasks
+    seed: int  # draws the task's constants and its evaluation sets
+    params: tuple[tuple[str, Any], ...]  # fields of the task's own Config, sorted by name
+    data_hash: str  # SHA-256 of the corpus; "" for a generated task
+
+    @property
+    def module(self) -> types.ModuleType:
+        """The task's module."""
+        return importlib.import_module(f"mha_jax.tasks.{self.name}")
+
+    @property
+    def config(self) -> Any:
+        """The task's own frozen Config."""
+        return self.module.Config(**dict(self.params))
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSpec:
+    """Budget and evaluation."""
+
+    n_steps: int
+    batch_size: int
+    eval_every: int  # steps between evaluations; step 0 and the last step are always evaluated
+    n_eval: int  # sequences of the validation draw
+    n_test: int  # sequences of the test draw, used once, at the end
+    n_probe: int  # sequences whose attention is analysed at the end
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimSpec:
+    """AdamW and its unit-height schedule."""
+
+    warmup_steps: int
+    decay_fraction: float  # the last share of the steps, in which the rate falls linearly to zero
+    b1: float
+    b2: float
+    eps: float
+    clip: float  # largest global norm of the gradient; 0: no clipping
+
+
+@dataclasses.dataclass(frozen=True)
+class StaticConfig:
+    """Everything that fixes the compiled program: the group key."""
+
+    task: TaskRef
+    model: ModelSpec
+    train: TrainSpec
+    optim: OptimSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypers:
+    """The four numbers that are arguments of the compiled program."""
+
+    seed: int
+    data_seed: int
+    lr: float
+    weight_decay: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One row of `runs.csv`."""
+
+    static: StaticConfig
+    hypers: Hypers
+
+    @property
+    def hash(self) -> str:
+        """First ten hex digits of the identity."""
+        return _digest({"static": to_json(self.static), "hypers": to_json(self.hypers)})
+
+    @property
+    def group_hash(self) -> str:
+        """The same for the static part alone: one group, one cell of the frontier."""
+        return static_hash(self.static)
+
+
+def static_hash(static: StaticConfig) -> str:
+    """First ten hex digits of the SHA-256 of a static config: its group, its row of
+    `frontier.csv`."""
+    return _digest({"static": to_json(static)})
+
+
+def _digest(body: dict[str, Any]) -> str:
+    text = json.dumps(
+        {"schema_version": SCHEMA_VERSION, **body}, sort_keys=True, separators=(",", ":")
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def to_json(spec: Any) -> dict[str, Any]:
+    """Plain JSON values of one of the dataclasses above; `task.params` becomes an object."""
+    out: dict[str, Any] = {}
+    for field in dataclasses.fields(spec):
+        value = getattr(spec, field.name)
+        if dataclasses.is_dataclass(value):
+            value = to_json(value)
+        elif field.name == "layers":
+            value = [to_json(layer) for layer in value]
+        elif field.name == "params":
+            value = {key: list(v) if isinstance(v, tuple) else v for key, v in value}
+        out[field.name] = value
+    return out
+
+
+def run_from_json(data: dict[str, Any]) -> Run:
+    """The run that `config.json` describes.
+
+    Raises:
+      ValueError: the file is of another schema version, or a field is missing or unknown.
+    """
+    if data.get("schema_version") != SCHEMA_VERSION:
+        raise ValueError(
+            f"config.json has schema_version {data.get('schema_version')!r}, "
+            f"this code reads {SCHEMA_VERSION}"
+        )
+    try:
+        static = data["static"]
+        model = dict(static["model"])
+        model["layers"] = tuple(LayerSpec(**layer) for layer in model["layers"])
+        task = dict(static["task"])
+        task["params"] = tuple(
+            sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in task["params"].items())
+        )
+        return Run(
+            StaticConfig(
+                task=TaskRef(**task),
+                model=ModelSpec(**model),
+                train=TrainSpec(**static["train"]),
+                optim=OptimSpec(**static["optim"]),
+            ),
+            Hypers(**data["hypers"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"config.json does not describe a run: {error}") from None

@@ -1,0 +1,199 @@
+"""What a model costs, by arithmetic on its config: parameters, cache bytes, operations, memory.
+
+Letters as in `attention/core.py`: d d_model, n query heads, k kv heads, h d_head, f d_ff, o
+read-outs of v outputs. Builds no array and imports no jax. A mixer other than `grouped` is asked
+for its own `cost(layer, model)`; what the numbers of one layer mean stands in `LayerCost`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import NamedTuple
+
+from mha_jax.config import LayerSpec, ModelSpec, StaticConfig, TrainSpec
+from mha_jax.tasks import TaskSpec
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
+_DIRECT_LENGTH = 512  # attention/core.py: above it, scores are not kept for the backward pass
+_EVAL_BATCH, _PROBE_BATCH = 128, 32  # evaluate.py: sequences at a time
+
+
+class LayerCost(NamedTuple):
+    """The mixer of one layer."""
+
+    params: int
+    cache_elements: int  # numbers kept for each token of a sequence while decoding
+    flops: int  # for each token: products with parameters, forward
+    flops_per_key: int  # for each pair of query and key: scores and weighted values, forward
+
+
+def mixer_cost(layer: LayerSpec, model: ModelSpec) -> LayerCost:
+    """Cost of a layer's mixer.
+
+    Raises:
+      Exception: whatever the `cost` of a user's own mixer raises; AttributeError or KeyError if it
+        is missing or partial.
+    """
+    if layer.mixer == "grouped":
+        return _grouped(layer, model)
+    told = importlib.import_module(f"mha_jax.attention.{layer.mixer}").cost(layer, model)
+    return LayerCost(**{name: int(told[name]) for name in LayerCost._fields})
+
+
+def _grouped(layer: LayerSpec, model: ModelSpec) -> LayerCost:
+    d, n, k, h = model.d_model, layer.n_heads, layer.n_kv_heads, layer.d_head
+    columns = [n * h]  # wq, and the columns of each further matrix [d, columns]
+    columns += [] if model.share in ("qk", "qkv") else [k * h]
+    columns += [] if model.share in ("kv", "qkv") else [k * h]
+    columns += [n * h] if model.gate else []
+    matrices = d * sum(columns) + (n * h * d if model.use_wo else 0)
+    biases = sum(columns) + (d if model.use_wo else 0)
+    return LayerCost(
+        params=matrices + (biases if model.bias else 0) + (2 * h if model.qk_norm else 0),
+        # Kept apart under every `share`: a rotated or normalised key is not the value.
+        cache_elements=2 * k * h,
+        flops=2 * matrices,
+        flops_per_key=4 * n * h,
+    )
+
+
+def attention_params(layer: LayerSpec, model: ModelSpec) -> int:
+    """Parameters of a layer's mixer.
+
+    For MHA with n * h = d and nothing else switched on this is 4 d^2 whatever n is (Vaswani et al.
+    2017, section 3.2.2); GQA and MQA save 2 (n - k) h d of them (Shazeer 2019; Ainslie et al.
+    2023).
+    """
+    return mixer_cost(layer, model).params
+
+
+def kv_bytes_per_token(model: ModelSpec) -> int:
+    """Bytes decoding keeps for each token of a sequence: 2 k h numbers a layer, cache dtype."""
+    elements = sum(mixer_cost(layer, model).cache_elements for layer in model.layers)
+    return elements * DTYPE_BYTES[model.cache_dtype]
+
+
+def _width(layer: LayerSpec, model: ModelSpec) -> int:
+    """Columns a layer hands on."""
+    bare = layer.mixer == "grouped" and not model.use_wo and layer.d_ff == 0
+    return layer.n_heads * layer.d_head if bare else model.d_model
+
+
+def _norm(model: ModelSpec, width: int) -> int:
+    return {"none": 0, "rms": 1, "layer": 2}[model.norm] * width
+
+
+def _mlp_matrices(layer: LayerSpec, model: ModelSpec) -> list[tuple[int, int]]:
+    into = [(model.d_model, layer.d_ff)] * (2 if model.activation == "swiglu" else 1)
+    return [*into, (layer.d_ff, model.d_model)] if layer.d_ff else []
+
+
+def _encoder_matrices(model: ModelSpec, spec: TaskSpec) -> list[tuple[int, int]]:
+    """Encoder matrices that are multiplied; a table of tokens or fields is read, not multiplied."""
+    width = spec.d_encoder if spec.encoder == "mlp" else model.d_model
+    first = [(spec.input_sizes[0], width)] if spec.inputs == "vectors" else []
+    return first + ([(width, model.d_model)] if spec.encoder == "mlp" else [])
+
+
+def _readout_matrices(model: ModelSpec, spec: TaskSpec) -> list[tuple[int, int]]:
+    d_in, d_out = _width(model.layers[-1], model), len(spec.outputs) * spec.output_size
+    if spec.readout == "mlp":
+        return [(d_in, spec.d_readout), (spec.d_readout, d_out)]
+    return [(d_in, d_out)]
+
+
+def _linear(matrices: list[tuple[int, int]], bias: bool) -> int:
+    return sum(i * o + (o if bias else 0) for i, o in matrices)
+
+
+def model_params(model: ModelSpec, spec: TaskSpec) -> int:
+    """Parameters of the whole model on a task: as many as `model.build(...).init` draws."""
+    d, mlp_encoder = model.d_model, spec.encoder == "mlp"
+    width = spec.d_encoder if mlp_encoder else d
+    total = sum(spec.input_sizes) * width
+    total += width if mlp_encoder or (model.bias and spec.inputs == "vectors") else 0
+    total += (width + 1) * d if mlp_encoder else 0
+    total += d if spec.query_token else 0
+    total += spec.length * d if model.positions == "learned" else 0
+    for layer in model.layers:
+        total += _norm(model, d) + attention_params(layer, model)
+        if layer.d_ff:
+            total += _norm(model, d) + _linear(_mlp_matrices(layer, model), model.bias)
+    total += _norm(model, _width(model.layers[-1], model))
+    return total + _linear(_readout_matrices(model, spec), model.bias or spec.readout == "mlp")
+
+
+def n_params(static: StaticConfig) -> int:
+    """Parameters of a run's model."""
+    return model_params(static.model, static.task.module.spec(static.task.config))
+
+
+def flops_per_token(static: StaticConfig) -> int:
+    """Operations of a forward pass a position: 2 for each multiply-and-add of a matrix product.
+
+    Scores and weighted values are counted over all keys of a sequence of the task's length, seen or
+    not. The reference kernel multiplies exactly that; the fast one skips keys that no query of a
+    chunk sees. A backward pass costs about twice as much again.
+    """
+    model, spec = static.model, static.task.module.spec(static.task.config)
+    inputs = spec.length - spec.query_token  # the learned query passes no encoder
+    sequence = 2 * inputs * _linear(_encoder_matrices(model, spec), False)
+    per_position = 2 * _linear(_readout_matrices(model, spec), False)
+    for layer in model.layers:
+        mixer = mixer_cost(layer, model)
+        per_position += mixer.flops + mixer.flops_per_key * spec.length
+        per_position += 2 * _linear(_mlp_matrices(layer, model), False)
+    return (sequence + per_position * spec.length) // spec.length
+
+
+def _chunk_length(length: int) -> int:
+    """Queries that the fast kernel takes at a time above `_DIRECT_LENGTH`."""
+    return max(128, length // 32)
+
+
+def memory_bytes(static: StaticConfig) -> int:
+    """Memory of a run: see `memory`."""
+    return memory(static.model, static.task.module.spec(static.task.config), static.train)
+
+
+def memory(model: ModelSpec, spec: TaskSpec, train: TrainSpec) -> int:
+    """Bytes that a run needs, an estimate from above for refusing absurd sizes.
+
+    Parameters, gradients and AdamW's two moments (16 bytes each parameter), and the activations of
+    the largest of its programs: a training step, which keeps those of all layers for its backward
+    pass, an evaluation, or a probe. The factors are fitted to what XLA reports for these programs
+    on a CPU, so that the estimate is 1 to 4 times that.
+    """
+    length, d, n_heads = spec.length, model.d_model, max(layer.n_heads for layer in model.layers)
+    chunked = model.kernel != "reference" and length > _DIRECT_LENGTH
+    keys = _chunk_length(length) if chunked else length  # scores alive at a time, by position
+    hidden = 8 if model.activation == "swiglu" else 6
+    kept = 0  # in training, for each position
+    for layer in model.layers:
+        heads = (4 if model.gate else 2) * layer.n_heads + 2 * layer.n_kv_heads
+        kept += 8 * d + 2 * heads * layer.d_head + hidden * layer.d_ff
+        # Chunks make their scores again in the backward pass, so none are kept.
+        kept += 0 if chunked else 2 * layer.n_heads * length
+    outside = 2 * d + 2 * (spec.d_encoder + spec.d_readout)
+    outside += 4 * len(spec.outputs) * spec.output_size
+    outside += sum(spec.input_sizes) if spec.inputs == "vectors" else len(spec.input_sizes)
+    forward = outside + 4 * d + 2 * max(layer.d_ff for layer in model.layers)
+    programs = (
+        train.batch_size * (kept + 4 * n_heads * keys + outside),
+        min(_EVAL_BATCH, train.n_eval, train.n_test) * (forward + 2 * n_heads * keys),
+        min(_PROBE_BATCH, train.n_probe) * (forward + 4 * n_heads * length),
+    )
+    return 16 * model_params(model, spec) + 4 * length * max(programs)
+
+
+def variant(model: ModelSpec) -> str:
+    """MHA (k = n), MQA (k = 1), GQA-k, GQA-4/4/2 where layers differ, or the mixers' names."""
+    names = list(dict.fromkeys(layer.mixer for layer in model.layers))
+    if names != ["grouped"]:
+        return "+".join(names)
+    kv = [layer.n_kv_heads for layer in model.layers]
+    if all(layer.n_kv_heads == layer.n_heads for layer in model.layers):
+        return "MHA"
+    if set(kv) == {1}:
+        return "MQA"
+    return f"GQA-{kv[0]}" if len(set(kv)) == 1 else "GQA-" + "/".join(map(str, kv))

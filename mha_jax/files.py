@@ -1,0 +1,56 @@
+"""Files that are either the old one or the whole new one, whatever happens in between."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+def write_atomic(path: Path, data: str | bytes) -> None:
+    """Writes a file under a temporary name, forces it to the disk, and renames it into place."""
+    raw = data.encode() if isinstance(data, str) else data
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)  # mkstemp makes files that only their owner reads
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Forces the names in a directory to the disk: without it a rename can be lost with the
+    power."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_json_atomic(path: Path, value: Any) -> None:
+    """`write_atomic` of a JSON value; a number that is not finite becomes the string "nan", "inf"
+    or "-inf"."""
+    write_atomic(path, json.dumps(plain(value), indent=1, allow_nan=False) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """`value` with every number that JSON lacks written as a string."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if isinstance(value, dict):
+        return {key: plain(v) for key, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    return value

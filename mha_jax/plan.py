@@ -1,0 +1,153 @@
+"""The dry run: what a sweep would do and cost, as text and as JSON. Imports no jax."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mha_jax import cost
+from mha_jax.config import StaticConfig, to_json
+from mha_jax.labels import describe
+from mha_jax.sweep import PlannedRun, Sweep, groups
+from mha_jax.values import shorten
+
+# Measured on one core for training steps of the tasks here at d_model 64: 15 to 40 GFLOP/s.
+FLOPS_PER_SECOND = 20e9
+COMPILE_S = 10.0  # the programs of one group: init, train, two evaluations, analysis
+_ASSUMPTION = (
+    f"3 x forward FLOPs x tokens at {FLOPS_PER_SECOND / 1e9:g} GFLOP/s, {COMPILE_S:g} s a group to "
+    "compile; one core, within a factor of three"
+)
+
+
+def run_seconds(static: StaticConfig) -> float:
+    """Rough time of one run on one core, without compilation.
+
+    A training step is three forward passes (the backward one costs two); an evaluation is one.
+    """
+    train, length = static.train, static.task.module.spec(static.task.config).length
+    n_evaluations = 1 + train.n_steps // train.eval_every
+    sequences = 3 * train.n_steps * train.batch_size + n_evaluations * train.n_eval + train.n_test
+    return sequences * length * cost.flops_per_token(static) / FLOPS_PER_SECOND
+
+
+def dry_run_json(sweep: Sweep) -> dict[str, Any]:
+    """Every group and run with its costs, and what was dropped."""
+    described = []
+    for group_hash, planned in groups(sweep.runs).items():
+        static, about = planned[0].run.static, planned[0].about
+        described.append(
+            {
+                "group_hash": group_hash,
+                "task": about["task"],
+                "variant": about["variant"],
+                "n_params": about["n_params"],
+                "match": about["match"],
+                "params_ratio": about["params_ratio"],
+                "kv_bytes_per_token": about["kv_bytes_per_token"],
+                "flops_per_token": about["flops_per_token"],
+                "memory_bytes": cost.memory_bytes(static),
+                "seconds_per_run": round(run_seconds(static), 1),
+                "static": to_json(static),
+                "runs": [
+                    {
+                        "hash": one.run.hash,
+                        "directory": _directory(one),
+                        "label": one.label,
+                        "overrides": one.overrides,
+                        "hypers": to_json(one.run.hypers),
+                    }
+                    for one in planned
+                ],
+            }
+        )
+    return {
+        "experiment": sweep.experiment,
+        "config": shorten(sweep.loaded.path),
+        "arg": sweep.loaded.arg,
+        "n_runs": len(sweep.runs),
+        "n_groups": len(described),
+        "estimate": {"core_seconds": round(_total_seconds(sweep), 1), "assumption": _ASSUMPTION},
+        "groups": described,
+        "dropped": [
+            {"overrides": overrides, "reason": reason} for overrides, reason in sweep.dropped
+        ],
+    }
+
+
+def dry_run_table(sweep: Sweep) -> str:
+    """The same for people."""
+    by_group = groups(sweep.runs)
+    arg = f":{sweep.loaded.arg}" if sweep.loaded.arg else ""
+    lines = [
+        f"{sweep.experiment}: {_count(len(sweep.runs), 'run')} in {_count(len(by_group), 'group')} "
+        f"({shorten(sweep.loaded.path)}{arg})"
+    ]
+    for i, (group_hash, planned) in enumerate(by_group.items(), 1):
+        static, about = planned[0].run.static, planned[0].about
+        matched = ""
+        if about["params_ratio"] is not None:
+            matched = (
+                f" ({about['params_ratio']:.4g} x {about['match_to']}, match {about['match']})"
+            )
+        lines += [
+            "",
+            f"group {i}  {group_hash}  {about['task']} {about['variant']}: {_shape(static)}",
+            f"  {about['n_params']:,} parameters{matched}, {about['kv_bytes_per_token']:,} KV "
+            f"bytes/token, "
+            f"{about['flops_per_token']:,} FLOPs/token, about {_time(run_seconds(static))} a run",
+        ]
+        lines += [f"    {_directory(one)}  {_set(one)}" for one in planned]
+    if sweep.dropped:
+        lines += ["", f"dropped: {_count(len(sweep.dropped), 'combination')}"]
+        lines += [f"    {describe(overrides)}: {reason}" for overrides, reason in sweep.dropped]
+    lines += [
+        "",
+        f"about {_time(_total_seconds(sweep))} of one core in all, a rough estimate:",
+        f"  {_ASSUMPTION}",
+    ]
+    return "\n".join(lines)
+
+
+def _total_seconds(sweep: Sweep) -> float:
+    """Core seconds, compilation included."""
+    training = sum(run_seconds(planned.run.static) for planned in sweep.runs)
+    return training + COMPILE_S * len(groups(sweep.runs))
+
+
+def _directory(planned: PlannedRun) -> str:
+    return f"{planned.label}-{planned.run.hash}"
+
+
+def _set(planned: PlannedRun) -> str:
+    """The four hypers, and the overrides that are none of them."""
+    hypers = planned.run.hypers
+    own = {f"train.{name}" for name in ("seed", "data_seed")} | {"optim.lr", "optim.weight_decay"}
+    rest = {key: value for key, value in planned.overrides.items() if key not in own}
+    told = f"seed={hypers.seed},data_seed={hypers.data_seed},"
+    told += f"lr={hypers.lr:g},weight_decay={hypers.weight_decay:g}"
+    return told + (f"  {describe(rest)}" if rest else "")
+
+
+def _shape(static: StaticConfig) -> str:
+    model = static.model
+    fields = ["n_heads", "n_kv_heads", "d_head", "d_ff", "window", "n_sinks"]
+    told = [f"n_layers={len(model.layers)}", f"d_model={model.d_model}"]
+    for field in fields:
+        values = [getattr(layer, field) for layer in model.layers]
+        if any(values) or field == "d_ff":
+            told.append(
+                f"{field}="
+                + (str(values[0]) if len(set(values)) == 1 else ",".join(map(str, values)))
+            )
+    return " ".join([*told, f"cache={model.cache_dtype}", f"n_steps={static.train.n_steps}"])
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("day", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}" + ("s" if unit == "day" else "")
+    return f"{seconds:.0f} s"

@@ -1,0 +1,74 @@
+"""The tasks: one module each, chosen by its file name.
+
+A task module holds
+
+    Config                        frozen dataclass without defaults (those are in configs/base.py)
+    problems(cfg)                 -> iterator of (field, the rule it breaks, the fix)         no jax
+    spec(cfg)                     -> TaskSpec                                                 no jax
+    constants(cfg, seed, split)   -> dict of numpy arrays: arguments of the compiled program  no jax
+    sample(key, constants, cfg, n) -> Batch of n sequences, drawn on the device
+    ceiling(cfg, seed, model)     -> best reachable value of the metric, or None              no jax
+    data_hash(cfg)                -> SHA-256 of the corpus; only a task that reads one        no jax
+
+`problems` expects values of the declared types and checks ranges and rules between fields; a
+problem reads as "field=value <rule>; <fix>". The others expect a config without problems. `seed`
+is the task's seed.
+
+`split` is "train", "validation" or "test". A generated task draws the splits from different keys
+and returns the same constants for each; a task over a corpus returns the part of the corpus that
+belongs to the split.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+NAMES = ("relations", "taps", "attr", "d_retrieval", "copy", "histogram", "text")
+SPLITS = ("train", "validation", "test")
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSpec:
+    """What a model must be told about a task.
+
+    Axes: b sequences, t positions (the learned query token, if there is one, is the last), o
+    read-out heads, v size of a read-out.
+    """
+
+    # tokens: int [b, t] | fields: int [b, t, field], embeddings added | vectors: float [b, t, size]
+    inputs: str
+    input_sizes: tuple[
+        int, ...
+    ]  # tokens: (vocabulary,) | fields: one vocabulary a field | vectors: (size,)
+    length: int  # positions the model reads-out over, t, the query token included
+    query_token: bool  # append one learned position that has no input
+    encoder: str  # linear | mlp (one hidden ReLU layer)
+    d_encoder: int  # hidden width of the mlp encoder; 0 with linear
+    readout: str  # linear | mlp (one hidden GELU layer)
+    d_readout: int  # hidden width of the mlp read-out; 0 with linear
+    mask: str  # causal | full | context_query: every position sees the first n_context ones only
+    n_context: int  # 0 unless mask is context_query
+    outputs: tuple[str, ...]  # names of the read-out heads
+    output_size: int  # v
+    kind: str  # class: targets are ids, cross entropy | regression: vectors, squared error
+    metric: str  # accuracy | r2 | nmse | bits_per_byte
+    direction: str  # max | min
+    chance: float  # value of the metric for a model that ignores its input
+    solved_at: float | None  # value from which every output must count as solved
+    roles: tuple[str, ...]  # keys of Batch.pointers
+    autoregressive: bool  # position t predicts the input of position t + 1
+    vocab: tuple[
+        str, ...
+    ] = ()  # how a token (fields: the first field) is written, for plots; (): no text form
+
+
+class Batch(NamedTuple):
+    """One batch. Every array is drawn inside the compiled program."""
+
+    inputs: Any  # as TaskSpec.inputs says, without the query token
+    targets: Any  # class: int32 [b, t, o]; regression: float32 [b, t, o, v]
+    loss_mask: Any  # float32 [b, t, o]: 1 where an answer is asked for and defined
+    pointers: dict[
+        str, Any
+    ]  # role -> int32 [b, t]: the key position the answer stands at; -1 where undefined

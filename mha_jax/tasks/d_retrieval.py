@@ -1,0 +1,113 @@
+"""A sum of D maxima: one head per maximum, however few kv heads.
+
+    y = sum_{d=1..D} max_t <a_d, x_t>    x_t ~ N(0, I_c), a_d ~ N(0, I_c) fixed by task.seed
+
+The answer is read at a learned query token q after the T vectors. One channel, T = 4, D = 2, a =
+(1, -1):
+
+    position    0     1     2     3     q
+    input     0.3  -1.2   0.9   0.1  (learned)
+    target      .     .     .     .   2.1       = max x + max(-x) = 0.9 + 1.2
+    max0        .     .     .     .     2       where the first maximum stands
+    max1        .     .     .     .     1
+
+Heads needed: D (Yu et al., ICLR 2026, arXiv:2510.06662, whose experiment this is: ReLU encoder, one
+layer without residual, norm and positions, GELU read-out, every vector visible). With n_heads = D
+the error falls by one to two decades and parameters do not grow with T; with fewer they grow
+exponentially in T. The heads differ in their queries only, so one kv head does as well as D: the
+negative control for kv sharing. The paper draws 8,000 sequences once; here every batch is fresh.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mha_jax.config import ModelSpec
+from mha_jax.tasks import Batch, TaskSpec, bounds
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Sizes of the task, and the width of the MLPs around the attention layer."""
+
+    length: int
+    n_maxima: int
+    n_channels: int
+    width: int
+
+
+def problems(cfg: Config) -> Iterator[tuple[str, str, str]]:
+    """Fields out of range."""
+    yield from bounds.outside(
+        cfg, length=(2, 8192), n_maxima=(1, 64), n_channels=(1, 512), width=(1, 8192)
+    )
+
+
+def spec(cfg: Config) -> TaskSpec:
+    """The query token, last, sees the vectors and not itself.
+
+    chance 1: the error of the mean of y. solved_at 1e-4: runs with n_heads = D end at 3e-5 to
+    7e-5, the best with one head less at 2e-4 (the paper) or 1e-2 (5,000 steps of batch 64), both
+    with T = 16 and D = 4.
+    """
+    return TaskSpec(
+        inputs="vectors",
+        input_sizes=(cfg.n_channels,),
+        length=cfg.length + 1,
+        query_token=True,
+        encoder="mlp",
+        d_encoder=cfg.width,
+        readout="mlp",
+        d_readout=cfg.width,
+        mask="context_query",
+        n_context=cfg.length,
+        outputs=("y",),
+        output_size=1,
+        kind="regression",
+        metric="nmse",
+        direction="min",
+        chance=1.0,
+        solved_at=1e-4,
+        roles=tuple(f"max{d}" for d in range(cfg.n_maxima)),
+        autoregressive=False,
+    )
+
+
+def constants(cfg: Config, seed: int, split: str) -> dict[str, Any]:
+    """directions: float32 [n_maxima, n_channels], the same for every split."""
+    del split
+    draw = np.random.default_rng(seed).standard_normal((cfg.n_maxima, cfg.n_channels))
+    return {"directions": draw.astype(np.float32)}
+
+
+def sample(key: Any, constants: dict[str, Any], cfg: Config, n: int) -> Batch:
+    """Draw n sequences; only the query token's row has a target and pointers."""
+    import jax.numpy as jnp
+
+    from mha_jax.tasks import draw
+
+    x_btc = draw.normal(key, n, cfg.length, cfg.n_channels)
+    # Precision: accelerators multiply in TF32 or bfloat16 by default, too coarse for a label.
+    scores_btd = jnp.matmul(x_btc, constants["directions"].T, precision="highest")
+    y_b = jnp.max(scores_btd, axis=1).sum(axis=-1)
+    place_bd = jnp.argmax(scores_btd, axis=1).astype(jnp.int32)
+    before = ((0, 0), (cfg.length, 0))  # the rows before the query token
+    return Batch(
+        inputs=x_btc,
+        targets=jnp.pad(y_b[:, None], before)[..., None, None],
+        loss_mask=jnp.pad(jnp.ones((n, 1)), before)[..., None],
+        pointers={
+            f"max{d}": jnp.pad(place_bd[:, d : d + 1], before, constant_values=-1)
+            for d in range(cfg.n_maxima)
+        },
+    )
+
+
+def ceiling(cfg: Config, seed: int, model: ModelSpec) -> float | None:
+    """None: the theorem bounds the growth of the parameters with T, not the error of a model."""
+    del cfg, seed, model
+    return None

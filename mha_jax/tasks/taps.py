@@ -1,0 +1,139 @@
+"""A fixed random 1-D convolution: one head per tap, and one kv dimension per channel.
+
+    y_t = k^(-1/2) * sum_{j=1..k} W_j x_{t-j}   x_t ~ N(0, I_n), W_j orthogonal, drawn by task.seed
+
+With k = 2 taps (- is not scored):
+
+    position    0    1    2                3                4
+    input      x0   x1   x2               x3               x4
+    target      -    -   (W1 x1 + W2 x0)/√2   (W1 x2 + W2 x1)/√2   (W1 x3 + W2 x2)/√2
+
+Heads needed: k, one an offset; kv heads needed: n_kv_heads * d_head = n_channels. After
+Cordonnier, Loukas and Jaggi 2020 (arXiv:1911.03584): attention with K*K heads and relative
+positions expresses any K x K convolution. `ceiling` bounds R^2 for fewer. Meant for one layer with
+learned positions and without norm, MLP and residual. The mask is full: with a causal one trained
+layers were seen to use the keys' content and to pass the bound for positions by .055.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mha_jax.config import ModelSpec
+from mha_jax.tasks import Batch, TaskSpec, bounds
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Sizes of the task."""
+
+    length: int
+    n_taps: int
+    n_channels: int
+
+
+def problems(cfg: Config) -> Iterator[tuple[str, str, str]]:
+    """Fields out of range, and a sequence in which no position has all its taps."""
+    yield from bounds.outside(cfg, length=(2, 8192), n_taps=(1, 128), n_channels=(1, 512))
+    if cfg.length <= cfg.n_taps:
+        yield (
+            "length",
+            f"must exceed n_taps={cfg.n_taps}, only positions from n_taps on are scored",
+            f"use {cfg.n_taps + 1} or more, or lower n_taps",
+        )
+
+
+def spec(cfg: Config) -> TaskSpec:
+    """Roles are tap1..tapk: tap j points j positions back."""
+    return TaskSpec(
+        inputs="vectors",
+        input_sizes=(cfg.n_channels,),
+        length=cfg.length,
+        query_token=False,
+        encoder="linear",
+        d_encoder=0,
+        readout="linear",
+        d_readout=0,
+        mask="full",
+        n_context=0,
+        outputs=("y",),
+        output_size=cfg.n_channels,
+        kind="regression",
+        metric="r2",
+        direction="max",
+        chance=0.0,
+        solved_at=0.99,
+        roles=tuple(f"tap{j}" for j in range(1, cfg.n_taps + 1)),
+        autoregressive=False,
+    )
+
+
+def maps(cfg: Config, seed: int) -> np.ndarray:
+    """W_1..W_k: float64 [n_taps, output channel, input channel], uniform over orthogonal maps."""
+    draw = np.random.default_rng(seed).standard_normal((cfg.n_taps, cfg.n_channels, cfg.n_channels))
+    q, r = np.linalg.qr(draw)
+    # QR alone is not uniform: its signs are the algorithm's (Mezzadri 2007, arXiv:math-ph/0609050).
+    return q * np.sign(np.diagonal(r, axis1=1, axis2=2))[:, None, :]
+
+
+def constants(cfg: Config, seed: int, split: str) -> dict[str, Any]:
+    """maps: float32 [n_taps, output channel, input channel], the same for every split."""
+    del split
+    return {"maps": maps(cfg, seed).astype(np.float32)}
+
+
+def sample(key: Any, constants: dict[str, Any], cfg: Config, n: int) -> Batch:
+    """Draw n sequences of white noise and convolve them."""
+    import jax.numpy as jnp
+
+    from mha_jax.tasks import draw
+
+    k, channels, length = cfg.n_taps, cfg.n_channels, cfg.length
+    x_bti = draw.normal(key, n, length, channels)
+    # All taps in one 2-D product, [b*t, in] x [in, taps*out], then a shift by j for tap j.
+    # Precision: accelerators multiply in TF32 or bfloat16 by default, too coarse for a label.
+    all_taps = jnp.moveaxis(constants["maps"], 2, 0).reshape(channels, k * channels)
+    mapped = jnp.matmul(x_bti.reshape(-1, channels), all_taps, precision="highest")
+    mapped_btjo = mapped.reshape(n, length, k, channels)
+    y_bto = sum(
+        jnp.pad(mapped_btjo[:, :-j, j - 1], ((0, 0), (j, 0), (0, 0))) for j in range(1, k + 1)
+    )
+    position = jnp.arange(length, dtype=jnp.int32)
+    scored = position >= k
+    return Batch(
+        inputs=x_bti,
+        targets=jnp.where(scored[None, :, None], y_bto / k**0.5, 0.0)[:, :, None],
+        loss_mask=jnp.broadcast_to(scored.astype(jnp.float32)[None, :, None], (n, length, 1)),
+        pointers={
+            f"tap{j}": jnp.broadcast_to(jnp.where(scored, position - j, -1), (n, length))
+            for j in range(1, k + 1)
+        },
+    )
+
+
+def ceiling(cfg: Config, seed: int, model: ModelSpec) -> float | None:
+    """Upper bound of R^2 for attention whose weights do not depend on the keys' content.
+
+    Seen from one query position such a layer is `sum_h a_h (x) M_h`: head h mixes offsets with
+    weights a_h and maps the result by M_h. So its taps x out x in tensor has at most rank n_heads
+    in the tap unfolding, and rank min(n_kv_heads * d_head, d_model) in the input unfolding, since
+    all M_h read through the embedding and the shared value dimensions. The best R^2 of a rank is
+    the share of that many largest squared singular values in their sum (Eckart and Young); those
+    of the input unfolding are all equal, because the W_j are orthogonal.
+
+    The rank d_head of each single head is not used, so a layer may have to stay below: it may where
+    n_heads * d_head < n_taps * n_channels, or where both ranks bind. None where the argument does
+    not hold: more than one layer, an MLP, a norm, another mixer.
+    """
+    layer = model.layers[0]
+    if len(model.layers) > 1 or layer.d_ff or model.norm != "none" or layer.mixer != "grouped":
+        return None
+    unfolded = maps(cfg, seed).reshape(cfg.n_taps, -1)
+    shares = np.linalg.svd(unfolded, compute_uv=False) ** 2
+    d_in = min(layer.n_kv_heads * layer.d_head, model.d_model)
+    by_heads = float(shares[: layer.n_heads].sum() / shares.sum())
+    return min(by_heads, d_in / cfg.n_channels, 1.0)

@@ -1,0 +1,129 @@
+"""Next-byte prediction on real text.
+
+    position    0  1  2  3  4  5  6  7
+    input       T  h  e     f  o  r  m     length + 1 bytes from a random place of the split
+    target      h  e     f  o  r  m  s
+    previous    .  0  1  2  3  4  5  6
+    first       .  0  0  0  0  0  0  0
+
+Nobody knows how many heads this needs: it is here so that what the other tasks show can be looked
+at on real input. `previous` and `first` are no answers but the two patterns that heads of a
+language model are known to fall into: the previous-token head of the induction circuit (Olsson et
+al. 2022, arXiv:2209.11895) and the attention sink (Xiao et al. 2023, arXiv:2309.17453).
+
+`corpus.py` says what is read and how it is held out: whole topics, files or blocks, by task.seed.
+The documents of a split are joined by newlines, and a window may run over a join.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mha_jax.config import ModelSpec
+from mha_jax.tasks import Batch, TaskSpec, bounds, corpus
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Which text, and how much of it the model sees at a time."""
+
+    path: str
+    length: int
+    suffix: str
+
+
+def problems(cfg: Config) -> Iterator[tuple[str, str, str]]:
+    """A window out of range, and whatever keeps the corpus from being used, for any seed."""
+    sizes = list(bounds.outside(cfg, length=(1, 65536)))
+    yield from sizes
+    if not cfg.suffix.startswith(".") or len(cfg.suffix) < 2:
+        yield "suffix", "must be a dot and a file ending", 'use ".txt" or the like'
+        return
+    try:
+        small = [] if sizes else list(corpus.too_small(cfg.path, cfg.suffix, cfg.length + 1))
+    except corpus.CorpusError as error:
+        yield "path", error.rule, error.fix
+        return
+    for rule, fix in small:
+        yield "path", rule, fix
+
+
+def spec(cfg: Config) -> TaskSpec:
+    """Bytes in, bytes out.
+
+    Chance is a uniform guess, 8 bits: the entropy of single bytes would need the corpus here.
+    """
+    return TaskSpec(
+        inputs="tokens",
+        input_sizes=(256,),
+        length=cfg.length,
+        query_token=False,
+        encoder="linear",
+        d_encoder=0,
+        readout="linear",
+        d_readout=0,
+        mask="causal",
+        n_context=0,
+        outputs=("byte",),
+        output_size=256,
+        kind="class",
+        metric="bits_per_byte",
+        direction="min",
+        chance=8.0,
+        solved_at=None,
+        roles=("previous", "first"),
+        autoregressive=True,
+        vocab=tuple(
+            chr(b) if 32 <= b < 127 else "\\n" if b == 10 else f"\\x{b:02x}" for b in range(256)
+        ),
+    )
+
+
+def constants(cfg: Config, seed: int, split: str) -> dict[str, Any]:
+    """corpus: uint8 [bytes of the split].
+
+    Raises:
+      CorpusError: the corpus cannot be read (any more).
+    """
+    return {"corpus": np.frombuffer(corpus.split(cfg.path, cfg.suffix, seed, split), np.uint8)}
+
+
+def data_hash(cfg: Config) -> str:
+    """SHA-256 of the documents. A changed text is another run.
+
+    Raises:
+      CorpusError: the corpus cannot be read.
+    """
+    return corpus.digest(cfg.path, cfg.suffix)
+
+
+def sample(key: Any, constants: dict[str, Any], cfg: Config, n: int) -> Batch:
+    """Draw n windows at uniform places."""
+    import jax
+    import jax.numpy as jnp
+
+    data = constants["corpus"]
+    start = jax.random.randint(key, (n, 1), 0, data.shape[0] - cfg.length)
+    position = jnp.arange(cfg.length + 1, dtype=jnp.int32)
+    window = jnp.take(data, start + position[None, :], axis=0).astype(jnp.int32)
+    later = position[: cfg.length] > 0
+    shape = (n, cfg.length)
+    return Batch(
+        inputs=window[:, :-1],
+        targets=window[:, 1:, None],
+        loss_mask=jnp.ones((*shape, 1)),
+        pointers={
+            "previous": jnp.broadcast_to(position[: cfg.length] - 1, shape),
+            "first": jnp.broadcast_to(jnp.where(later, 0, -1), shape),
+        },
+    )
+
+
+def ceiling(cfg: Config, seed: int, model: ModelSpec) -> float | None:
+    """None: the entropy of the text is not known."""
+    del cfg, seed, model
+    return None
