@@ -1,0 +1,25 @@
+"""The mixers: one module each, chosen by its file name in `config.model.mixer`.
+
+A mixer moves information between positions. Its module `mha_jax/attention/<name>.py` holds
+
+    Mixer(layer, model, *, key)   an `nnx.Module`, or a function that makes one, from a LayerSpec, a
+                                  ModelSpec and the layer's key; a parameter is drawn with
+                                  `init.normal(key, name, shape)`. It has `width`, the number of
+                                  columns it returns, and the method
+
+        mix(x, *, b, t, context) -> (y, stops)
+
+            x        [b*t, d] float32: the residual stream after its norm, sequence by sequence
+            context  core.Context: the task's mask, whether stops are wanted, factors of the heads
+            y        [b*t, width]; the layer adds the residual
+            stops    {} unless `context.wants_stops`; then those of `core.STOPS` that have a meaning
+                     for this mixer; "resid_btd" is added by the layer
+
+    cost(layer, model) -> dict    integers of one layer by arithmetic on the config: "params",
+                                  "cache_elements" (kept for each token of a sequence while
+                                  decoding), and forward operations: "flops" (a token, products with
+                                  parameters) and "flops_per_key" (a pair of query and key)
+
+`core.py` holds the pure functions; `grouped.py` is MHA, GQA and MQA, whose cost is in
+`mha_jax/cost.py`, which imports no jax.
+"""

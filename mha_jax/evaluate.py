@@ -1,0 +1,108 @@
+"""Evaluation on fixed draws, and the final look at the heads. Pure functions of the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from mha_jax import loss, rng
+from mha_jax.analysis.roles import role_sums
+from mha_jax.attention.core import visible_keys
+from mha_jax.config import StaticConfig
+from mha_jax.tasks import Batch
+from mha_jax.train import Program
+
+_EVAL_BATCH = 128  # sequences at a time: memory must not grow with the draw
+_PROBE_BATCH = 32  # a probe holds every weight of its batch
+
+
+def evaluate(
+    program: Program,
+    params: Any,
+    constants: dict[str, jax.Array],
+    draw: jax.Array,
+    n_batches: jax.typing.ArrayLike,
+) -> loss.Sums:
+    """Sums of loss and metrics over the first batches of a fixed draw.
+
+    Args:
+      program: what to evaluate.
+      params: its parameters.
+      constants: of the split.
+      draw: key of the draw, from the task's seed and the split alone, so that all runs of an
+        experiment see the same sequences.
+      n_batches: of `batch_size(static)` sequences; may be traced.
+    """
+
+    def batch_sums(i: jax.typing.ArrayLike) -> loss.Sums:
+        key = jax.random.fold_in(draw, i)
+        batch = program.sample(key, constants, batch_size(program.static))
+        outputs, _ = program.model.apply(params, batch.inputs)
+        return loss.sums(outputs, batch, program.spec)
+
+    return _summed(batch_sums, n_batches)
+
+
+def batch_size(static: StaticConfig) -> int:
+    """Sequences that are evaluated at a time."""
+    return min(static.train.n_eval, static.train.n_test, _EVAL_BATCH)
+
+
+def analyse(program: Program, params: Any, constants: dict[str, jax.Array]) -> dict[str, Any]:
+    """What every head attends to, on the probe draw.
+
+    Returns:
+      `roles`: for each layer the sums of `analysis.roles.role_sums` over the draw; `example`: for
+        each layer the weights
+      [n, t, s] of the first sequence.
+    """
+    static, spec = program.static, program.spec
+    seen = [
+        visible_keys(
+            spec.length,
+            spec.mask,
+            n_context=spec.n_context,
+            window=layer.window,
+            n_sinks=layer.n_sinks,
+        )
+        for layer in static.model.layers
+    ]
+
+    def weights(i: jax.typing.ArrayLike) -> tuple[Any, list[jax.Array]]:
+        batch = probe_batch(program, constants, i)
+        _, weights_lbkgts = program.model.apply(
+            params, batch.inputs, probe=lambda stops: stops["weights_bkgts"]
+        )
+        return batch, [w.reshape(w.shape[0], -1, *w.shape[3:]) for w in weights_lbkgts]
+
+    def batch_sums(i: jax.typing.ArrayLike) -> list[dict[str, jax.Array]]:
+        batch, weights_lbnts = weights(i)
+        return [
+            role_sums(weights_bnts, batch.pointers, visible_ts)
+            for weights_bnts, visible_ts in zip(weights_lbnts, seen, strict=True)
+        ]
+
+    roles = _summed(batch_sums, -(-static.train.n_probe // _probe_size(program)))
+    return {"roles": roles, "example": [weights_bnts[0] for weights_bnts in weights(0)[1]]}
+
+
+def probe_batch(
+    program: Program, constants: dict[str, jax.Array], i: jax.typing.ArrayLike = 0
+) -> Batch:
+    """Batch i of the probe draw, with the constants of the test split; the first is shown in
+    images."""
+    key = rng.stream(program.static.task.seed, "probe", i)
+    return program.sample(key, constants, _probe_size(program))
+
+
+def _probe_size(program: Program) -> int:
+    return min(program.static.train.n_probe, _PROBE_BATCH)
+
+
+def _summed(sums: Callable[[jax.typing.ArrayLike], Any], n: jax.typing.ArrayLike) -> Any:
+    """The sum of `sums(i)` over i < n, in one loop of the compiled program."""
+    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(sums, 0))
+    return jax.lax.fori_loop(0, n, lambda i, total: jax.tree.map(jnp.add, total, sums(i)), zero)

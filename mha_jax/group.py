@@ -1,0 +1,152 @@
+"""The compiled programs of a group: all runs with one static config share them.
+
+Axis r: lanes, the runs that one dispatch carries. How lanes execute is the backend's choice. On a
+GPU or TPU a small model is launch-bound and lanes are vmapped; on a CPU vmap saves nothing
+(measured), so a dispatch carries one lane and the runs of a group follow one another through the
+same program.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mha_jax import evaluate, loss, rng, train
+from mha_jax.config import Hypers, StaticConfig
+from mha_jax.tasks import SPLITS
+
+_MAX_LANES = 64
+
+
+def lane_mode() -> str:
+    """ "sequential" on a CPU, "vmap" on an accelerator."""
+    return "sequential" if jax.default_backend() == "cpu" else "vmap"
+
+
+def n_lanes(n_runs: int, mode: str) -> int:
+    """Lanes of a dispatch: equal for all batches of a group, so that the group compiles once."""
+    if mode == "sequential":
+        return 1
+    n_batches = -(-n_runs // _MAX_LANES)
+    return -(-n_runs // n_batches)
+
+
+class Group:
+    """Init, train, evaluate and analyse for `lanes` runs of a static config at a time.
+
+    Every method takes and returns trees with a leading lane axis r. Each program is compiled at its
+    first use; the seconds that took are summed in `compile_s`.
+    """
+
+    def __init__(self, static: StaticConfig, lanes: int = 1, mode: str = "sequential"):
+        if mode == "sequential" and lanes != 1:
+            raise ValueError(f"lanes={lanes}: sequential mode carries one lane; use mode='vmap'")
+        self.program = train.Program.of(static)
+        self.static, self.spec = static, self.program.spec
+        self.lanes, self.mode = lanes, mode
+        self.compile_s = 0.0
+        task = static.task
+        self.constants = {
+            split: jax.device_put(task.module.constants(task.config, task.seed, split))
+            for split in SPLITS
+        }
+        program = self.program
+        self._init = self._compiled(
+            lambda hypers: train.init(program, hypers),
+            mapped=1,
+        )
+        self._chunk = self._compiled(
+            lambda state, hypers, constants, n: train.train_chunk(
+                program, state, hypers, constants, n
+            ),
+            mapped=2,
+            donate=True,
+        )
+        self._eval = self._compiled(
+            lambda params, constants, draw, n: evaluate.evaluate(
+                program, params, constants, draw, n
+            ),
+            mapped=1,
+        )
+        self._analyse = self._compiled(
+            lambda params, constants: evaluate.analyse(program, params, constants), mapped=1
+        )
+
+    def _compiled(
+        self, function: Callable[..., Any], mapped: int, donate: bool = False
+    ) -> Callable[..., Any]:
+        """`function` over lanes in its first `mapped` arguments, compiled ahead of its first call
+        with such shapes."""
+
+        def over_lanes(*args: Any) -> Any:
+            if self.mode == "vmap":
+                axes = tuple(0 if i < mapped else None for i in range(len(args)))
+                return jax.vmap(function, in_axes=axes)(*args)
+            lane = jax.tree.map(lambda x: x[0], args[:mapped])
+            return jax.tree.map(lambda x: x[None], function(*lane, *args[mapped:]))
+
+        jitted = jax.jit(over_lanes, donate_argnums=(0,) if donate else ())
+        executables: dict[Any, Any] = {}
+
+        def call(*args: Any) -> Any:
+            # The splits of a corpus differ in length: one program each.
+            shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(args))
+            if shapes not in executables:
+                start = time.perf_counter()
+                executables[shapes] = jitted.lower(*args).compile()
+                self.compile_s += time.perf_counter() - start
+            return executables[shapes](*args)
+
+        return call
+
+    def hypers(self, runs: list[Hypers]) -> train.HyperArrays:
+        """The runs' hypers as arrays [r]; missing lanes repeat the last run (their results are
+        dropped by the caller)."""
+        if not 0 < len(runs) <= self.lanes:
+            raise ValueError(f"{len(runs)} runs do not fit {self.lanes} lanes")
+        padded = runs + [runs[-1]] * (self.lanes - len(runs))
+        return train.HyperArrays(
+            jnp.asarray([h.seed for h in padded], jnp.uint32),
+            jnp.asarray([h.data_seed for h in padded], jnp.uint32),
+            jnp.asarray([h.lr for h in padded], jnp.float32),
+            jnp.asarray([h.weight_decay for h in padded], jnp.float32),
+        )
+
+    def init(self, hypers: train.HyperArrays) -> train.State:
+        """States at step 0."""
+        return self._init(hypers)
+
+    def train_chunk(
+        self, state: train.State, hypers: train.HyperArrays, n: int
+    ) -> tuple[train.State, dict[str, np.ndarray]]:
+        """`n` updates of every lane. `state` is donated: use the one returned.
+
+        Returns:
+          The states, and the mean of each scalar of a step, [r].
+        """
+        state, total = self._chunk(state, hypers, self.constants["train"], np.int32(n))
+        return state, {key: np.asarray(value) / n for key, value in total.items()}
+
+    def evaluate(self, state: train.State, split: str) -> list[dict[str, float]]:
+        """Metrics of every lane on the fixed draw of "validation" or "test"."""
+        train_spec = self.static.train
+        n = {"validation": train_spec.n_eval, "test": train_spec.n_test}[split]
+        n_batches = -(-n // evaluate.batch_size(self.static))
+        draw = rng.stream(self.static.task.seed, split)
+        total = jax.device_get(
+            self._eval(state.params, self.constants[split], draw, np.int32(n_batches))
+        )
+        return [
+            loss.metrics({key: value[r] for key, value in total.items()}, self.spec)
+            for r in range(self.lanes)
+        ]
+
+    def analyse(self, state: train.State) -> list[dict[str, Any]]:
+        """What `evaluate.analyse` returns, for every lane, as numpy."""
+        out = jax.device_get(self._analyse(state.params, self.constants["test"]))
+        return [jax.tree.map(lambda x, r=r: x[r], out) for r in range(self.lanes)]

@@ -1,0 +1,65 @@
+"""The seam to Flax: from here on a model is `init(key) -> params` and `apply(params, inputs)`.
+
+Nothing outside this file knows that the modules are NNX; parameters are a nested dict of arrays.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from flax import nnx
+
+from mha_jax.config import ModelSpec
+from mha_jax.tasks import TaskSpec
+from mha_jax.transformer import Probe, Transformer
+
+Params = dict[str, Any]
+
+
+class Model:
+    """A transformer as two pure functions; valid under jit, grad and vmap."""
+
+    def __init__(self, model: ModelSpec, spec: TaskSpec):
+        self._make = functools.partial(Transformer, model, spec)
+        self._graph = nnx.graphdef(nnx.eval_shape(lambda: self._make(key=jax.random.key(0))))
+
+    def init(self, key: jax.Array) -> Params:
+        """Fresh parameters, float32, as a nested dict with string keys.
+
+        Each array depends on the key, its path and its shape alone: with n_heads * d_head fixed,
+        every head count starts from identical weights.
+        """
+        return _string_keys(nnx.to_pure_dict(nnx.state(self._make(key=key), nnx.Param)))
+
+    def apply(
+        self,
+        params: Params,
+        inputs: jax.Array,
+        *,
+        probe: Probe | None = None,
+        head_mask: Sequence[jax.Array] | None = None,
+    ) -> tuple[jax.Array, list[Any]]:
+        """Outputs, float32 [b, t, o, v], and the probe's results: see `Transformer.__call__`."""
+        transformer = nnx.merge(self._graph, nnx.restore_int_paths(params))
+        return transformer(inputs, probe=probe, head_mask=head_mask)
+
+
+def build(model: ModelSpec, spec: TaskSpec) -> Model:
+    """The model of a run.
+
+    Args:
+      model: shapes and switches.
+      spec: what the task says of inputs, mask and outputs.
+
+    Raises:
+      ValueError: sizes that do not fit together.
+    """
+    return Model(model, spec)
+
+
+def _string_keys(tree: Any) -> Any:
+    """The same tree with list indices as text, which survives a checkpoint."""
+    return {str(k): _string_keys(v) for k, v in tree.items()} if isinstance(tree, dict) else tree

@@ -1,0 +1,115 @@
+"""The training step: a pure function of (state, hypers, constants), and many of them in one
+dispatch."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from mha_jax import loss, optim, rng
+from mha_jax.config import StaticConfig
+from mha_jax.model import Model, build
+from mha_jax.tasks import TaskSpec
+
+
+class State(NamedTuple):
+    """All that a run carries from step to step."""
+
+    step: jax.Array  # int32: updates made
+    params: Any
+    opt: Any
+    diverged_at: jax.Array  # int32: first step whose loss or gradient was not finite; -1: none
+
+
+class HyperArrays(NamedTuple):
+    """`config.Hypers` as arguments of the compiled program: scalars, or [r] in a group of lanes."""
+
+    seed: jax.typing.ArrayLike
+    data_seed: jax.typing.ArrayLike
+    lr: jax.typing.ArrayLike
+    weight_decay: jax.typing.ArrayLike
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What the pure functions below close over: fixed by the static config."""
+
+    static: StaticConfig
+    spec: TaskSpec
+    model: Model
+
+    @classmethod
+    def of(cls, static: StaticConfig) -> Program:
+        """The program of a static config."""
+        spec = static.task.module.spec(static.task.config)
+        return cls(static, spec, build(static.model, spec))
+
+    def sample(self, key: jax.Array, constants: dict[str, jax.Array], n: int) -> Any:
+        """A batch of n sequences of the task."""
+        return self.static.task.module.sample(key, constants, self.static.task.config, n)
+
+
+def init(program: Program, hypers: HyperArrays) -> State:
+    """The state at step 0; a function of `hypers.seed` alone."""
+    params = program.model.init(rng.stream(hypers.seed, "init"))
+    opt = optim.init(params, program.static.optim)
+    return State(jnp.int32(0), params, opt, jnp.int32(-1))
+
+
+def train_step(
+    program: Program, state: State, hypers: HyperArrays, constants: dict[str, jax.Array]
+) -> tuple[State, dict[str, jax.Array]]:
+    """One update on a fresh batch.
+
+    Returns:
+      The next state, and scalars of the step: `loss` (nats or squared error) and `grad_norm`
+        (before clipping).
+    """
+    key = rng.stream(hypers.data_seed, "train", state.step)
+    batch = program.sample(key, constants, program.static.train.batch_size)
+
+    def objective(params: Any) -> jax.Array:
+        outputs, _ = program.model.apply(params, batch.inputs)
+        return loss.mean_loss(loss.sums(outputs, batch, program.spec))
+
+    value, grads = jax.value_and_grad(objective)(state.params)
+    norm = optax.tree.norm(grads)
+    params, opt = optim.update(
+        grads,
+        state.opt,
+        state.params,
+        state.step,
+        lr=hypers.lr,
+        weight_decay=hypers.weight_decay,
+        optim=program.static.optim,
+        n_steps=program.static.train.n_steps,
+    )
+    bad = ~(jnp.isfinite(value) & jnp.isfinite(norm)) & (state.diverged_at < 0)
+    diverged_at = jnp.where(bad, state.step, state.diverged_at)
+    return State(state.step + 1, params, opt, diverged_at), {"loss": value, "grad_norm": norm}
+
+
+def train_chunk(
+    program: Program,
+    state: State,
+    hypers: HyperArrays,
+    constants: dict[str, jax.Array],
+    n: jax.typing.ArrayLike,
+) -> tuple[State, dict[str, jax.Array]]:
+    """`n` updates in one dispatch. `n` is traced, so every chunk length is the same program.
+
+    Returns:
+      The state after them, and the sums of the steps' scalars (divide by `n`).
+    """
+
+    def body(_: jax.Array, carry: tuple[State, dict[str, jax.Array]]) -> Any:
+        state, total = carry
+        state, scalars = train_step(program, state, hypers, constants)
+        return state, jax.tree.map(jnp.add, total, scalars)
+
+    zero = {"loss": jnp.float32(0), "grad_norm": jnp.float32(0)}
+    return jax.lax.fori_loop(0, n, body, (state, zero))

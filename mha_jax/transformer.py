@@ -1,0 +1,251 @@
+"""The transformer: encoder, layers of mixer and MLP, read-out.
+
+The residual stream is kept as rows [b*t, d] in float32: on a CPU the backward pass of a linear map
+over [b, t, d] takes twice as long. Letters as in `attention/core.py`, and o read-out heads of v
+outputs each.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from mha_jax.attention import core
+from mha_jax.attention.init import fold, normal
+from mha_jax.config import LayerSpec, ModelSpec
+from mha_jax.tasks import TaskSpec
+
+Probe = Callable[[dict[str, jax.Array]], Any]
+
+
+class Linear(nnx.Module):
+    """Linear map on rows: w [d_in, d_out] of standard deviation d_in^-0.5, bias of zeros."""
+
+    def __init__(self, d_in: int, d_out: int, *, bias: bool, dtype: Any, key: jax.Array):
+        self.w = nnx.Param(normal(key, "w", (d_in, d_out)))
+        self.b = nnx.Param(jnp.zeros(d_out)) if bias else None
+        self.dtype = dtype
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        y = x.astype(self.dtype) @ self.w[...].astype(self.dtype)
+        return y if self.b is None else y + self.b[...].astype(self.dtype)[None]
+
+
+class Norm(nnx.Module):
+    """`none`, `layer` (scale and bias) or `rms` (scale), over the last axis, in float32."""
+
+    def __init__(self, kind: str, width: int):
+        self.kind = kind
+        self.scale = nnx.Param(jnp.ones(width)) if kind != "none" else None
+        self.bias = nnx.Param(jnp.zeros(width)) if kind == "layer" else None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        if self.scale is None:
+            return x
+        if self.bias is not None:
+            x = x - x.mean(axis=1, keepdims=True)
+        x = (
+            x
+            * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=1, keepdims=True) + 1e-6)
+            * self.scale[...][None]
+        )
+        return x if self.bias is None else x + self.bias[...][None]
+
+
+class MLP(nnx.Module):
+    """wo(activation(wi(x))); with swiglu wo(silu(wg(x)) * wi(x)) (Shazeer 2020)."""
+
+    def __init__(self, model: ModelSpec, d_ff: int, *, key: jax.Array):
+        d = model.d_model
+        like: dict[str, Any] = {"bias": model.bias, "dtype": jnp.dtype(model.compute_dtype)}
+        self.activation = model.activation
+        self.wi = Linear(d, d_ff, key=fold(key, "wi"), **like)
+        self.wg = (
+            Linear(d, d_ff, key=fold(key, "wg"), **like) if model.activation == "swiglu" else None
+        )
+        self.wo = Linear(d_ff, d, key=fold(key, "wo"), **like)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        hidden = self.wi(x).astype(jnp.float32)
+        if self.wg is not None:
+            hidden = jax.nn.silu(self.wg(x).astype(jnp.float32)) * hidden
+        else:
+            hidden = {"gelu": jax.nn.gelu, "relu": jax.nn.relu}[self.activation](hidden)
+        return self.wo(hidden)
+
+
+class Encoder(nnx.Module):
+    """Inputs to rows [b*t, d].
+
+    Tokens, and fields, which are summed, read a row of a table [size, d] each; vectors have one
+    matrix [size, d]. With encoder = mlp these are [size, d_encoder] with a bias, then ReLU and a
+    map [d_encoder, d] with a bias.
+    """
+
+    def __init__(self, model: ModelSpec, spec: TaskSpec, *, key: jax.Array):
+        self.kind, mlp = spec.inputs, spec.encoder == "mlp"
+        width = spec.d_encoder if mlp else model.d_model
+        dtype = jnp.dtype(model.compute_dtype)
+        # A table is a linear map of a one-hot vector: as many ones as tables are its fan-in.
+        fan_in = spec.input_sizes[0] if self.kind == "vectors" else len(spec.input_sizes)
+        self.embed = nnx.List(
+            nnx.Param(normal(key, f"embed/{i}", (size, width), fan_in))
+            for i, size in enumerate(spec.input_sizes)
+        )
+        biased = mlp or (model.bias and self.kind == "vectors")
+        self.bias = nnx.Param(jnp.zeros(width)) if biased else None
+        self.out = (
+            Linear(width, model.d_model, bias=True, dtype=dtype, key=fold(key, "out"))
+            if mlp
+            else None
+        )
+        self.dtype = dtype
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        if self.kind == "vectors":
+            x = inputs.reshape(-1, inputs.shape[-1]).astype(self.dtype) @ self.embed[0][...].astype(
+                self.dtype
+            )
+            x = x.astype(jnp.float32)
+        else:
+            ids = inputs.reshape(-1, len(self.embed))
+            x = self.embed[0][...][ids[:, 0]]
+            for i, table in enumerate(self.embed[1:], 1):
+                x = x + table[...][ids[:, i]]
+        if self.bias is not None:
+            x = x + self.bias[...][None]
+        return x if self.out is None else self.out(jax.nn.relu(x)).astype(jnp.float32)
+
+
+class Layer(nnx.Module):
+    """Mixer, then MLP; each normed before and, with residual, added to its input."""
+
+    def __init__(self, layer: LayerSpec, model: ModelSpec, *, key: jax.Array):
+        module = importlib.import_module(f"mha_jax.attention.{layer.mixer}")
+        self.norm_mixer = Norm(model.norm, model.d_model)
+        self.mixer = module.Mixer(layer, model, key=fold(key, "mixer"))
+        self.residual = model.residual
+        self.width = self.mixer.width
+        if (layer.d_ff or model.residual) and self.width != model.d_model:
+            raise ValueError(
+                f"a mixer that returns {self.width} columns takes no residual and no MLP of "
+                f"d_model={model.d_model}; set use_wo=True, or n_heads * d_head = d_model"
+            )
+        self.norm_mlp = Norm(model.norm, model.d_model) if layer.d_ff else None
+        self.mlp = MLP(model, layer.d_ff, key=fold(key, "mlp")) if layer.d_ff else None
+
+    def __call__(
+        self, x: jax.Array, *, b: int, t: int, context: core.Context, probe: Probe | None
+    ) -> tuple[jax.Array, Any]:
+        y, stops = self.mixer.mix(self.norm_mixer(x), b=b, t=t, context=context)
+        stats = None if probe is None else probe({"resid_btd": x.reshape(b, t, -1), **stops})
+        x = self._add(x, y)
+        if self.norm_mlp is not None and self.mlp is not None:
+            x = self._add(x, self.mlp(self.norm_mlp(x)))
+        return x, stats
+
+    def _add(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        y = y.astype(jnp.float32)
+        return x + y if self.residual else y
+
+
+class Readout(nnx.Module):
+    """Rows to the read-out heads, float32 [rows, o*v]: linear, or one hidden GELU layer."""
+
+    def __init__(self, d_in: int, model: ModelSpec, spec: TaskSpec, *, key: jax.Array):
+        mlp = spec.readout == "mlp"
+        like: dict[str, Any] = {
+            "bias": mlp or model.bias,
+            "dtype": jnp.dtype(model.compute_dtype),
+        }
+        self.hidden = Linear(d_in, spec.d_readout, key=fold(key, "hidden"), **like) if mlp else None
+        d_hidden, d_out = spec.d_readout if mlp else d_in, len(spec.outputs) * spec.output_size
+        self.out = Linear(d_hidden, d_out, key=fold(key, "out"), **like)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        if self.hidden is not None:
+            x = jax.nn.gelu(self.hidden(x).astype(jnp.float32))
+        return self.out(x).astype(jnp.float32)
+
+
+class Transformer(nnx.Module):
+    """The whole model, from the inputs of a task to its outputs.
+
+    Args:
+      model: shapes and switches.
+      spec: what the task says of inputs, mask and outputs.
+      key: each parameter is a draw from (key, its path, its shape).
+
+    Raises:
+      ValueError: sizes that do not fit together.
+    """
+
+    def __init__(self, model: ModelSpec, spec: TaskSpec, *, key: jax.Array):
+        self.encoder = Encoder(model, spec, key=fold(key, "encoder"))
+        self.query = (
+            nnx.Param(normal(key, "query", (model.d_model,), 1)) if spec.query_token else None
+        )
+        learned = model.positions == "learned"
+        self.positions = (
+            nnx.Param(normal(key, "positions", (spec.length, model.d_model), 1))
+            if learned
+            else None
+        )
+        layer_keys = fold(key, "layers")
+        self.layers = nnx.List(
+            Layer(layer, model, key=fold(layer_keys, str(i)))
+            for i, layer in enumerate(model.layers)
+        )
+        widths = [layer.width for layer in self.layers]
+        if any(width != model.d_model for width in widths[:-1]):
+            raise ValueError(
+                f"mixers return {widths} columns; all but the last must be d_model={model.d_model}"
+            )
+        self.norm = Norm(model.norm, widths[-1])
+        self.readout = Readout(widths[-1], model, spec, key=fold(key, "readout"))
+        self.mask = core.Mask(spec.mask, spec.n_context).check()
+        self.n_outputs, self.output_size = len(spec.outputs), spec.output_size
+
+    def __call__(
+        self,
+        inputs: jax.Array,
+        *,
+        probe: Probe | None = None,
+        head_mask: Sequence[jax.Array] | None = None,
+    ) -> tuple[jax.Array, list[Any]]:
+        """Outputs, float32 [b, t, o, v], and the probe's result of each layer ([] without one).
+
+        Args:
+          inputs: as `TaskSpec.inputs` says, [b, t, ...] without the query token; may be shorter
+            than the task's sequences.
+          probe: called once in each layer with the stops of `core.STOPS`; takes the reference form.
+          head_mask: for each layer float [n], multiplies the heads' z; None: all ones.
+
+        Raises:
+          ValueError: more positions than learned ones.
+        """
+        b, t = inputs.shape[:2]
+        x = self.encoder(inputs)
+        if self.query is not None:
+            query = jnp.broadcast_to(self.query[...], (b, 1, x.shape[1]))
+            x, t = (
+                jnp.concatenate([x.reshape(b, t, -1), query], axis=1).reshape(b * (t + 1), -1),
+                t + 1,
+            )
+        if self.positions is not None:
+            if t > self.positions.shape[0]:
+                raise ValueError(f"{t} positions, but only {self.positions.shape[0]} are learned")
+            x = (x.reshape(b, t, -1) + self.positions[:t][None]).reshape(b * t, -1)
+        stats = []
+        for i, layer in enumerate(self.layers):
+            factors = None if head_mask is None else head_mask[i]
+            context = core.Context(self.mask, probe is not None, factors)
+            x, result = layer(x, b=b, t=t, context=context, probe=probe)
+            stats.append(result)
+        outputs = self.readout(self.norm(x)).reshape(b, t, self.n_outputs, self.output_size)
+        return outputs, stats if probe is not None else []
