@@ -1,0 +1,126 @@
+"""Settings of the process that must be made before jax starts, and a record of them. Imports no
+jax.
+
+On a CPU, XLA allocates its whole temporary buffer anew at each call, and glibc hands it back to the
+kernel each time: page faults then cost more than dispatch. Keeping freed memory in one arena, on
+huge pages, makes small training steps up to 1.7 times faster. `MHA_JAX_HOST=plain` leaves the
+process as it is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import hashlib
+import importlib.util
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+_HUGE_PAGES = "glibc.malloc.hugetlb=1"
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
+
+
+def accelerator() -> bool:
+    """Whether jax would find a GPU or TPU here, told without importing it."""
+    wanted = os.environ.get("JAX_PLATFORMS", "")
+    if wanted:
+        return "cpu" not in wanted.split(",")
+    gpu = any(importlib.util.find_spec(f"jax_cuda{v}_plugin") for v in (12, 13)) and glob.glob(
+        "/dev/nvidia[0-9]*"
+    )
+    tpu = importlib.util.find_spec("libtpu") and (
+        glob.glob("/dev/accel[0-9]*") or glob.glob("/dev/vfio/[0-9]*")
+    )
+    return bool(gpu or tpu)
+
+
+def cores() -> list[int]:
+    """The cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _tunes_memory() -> bool:
+    plain = os.environ.get("MHA_JAX_HOST") == "plain"
+    return not plain and platform.libc_ver()[0] == "glibc" and not accelerator()
+
+
+def child_environment(cache_dir: Path) -> dict[str, str]:
+    """The environment of a worker process: huge pages for malloc and a persistent compile cache."""
+    env = dict(os.environ)
+    env.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_dir))
+    env.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    env.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+    if _tunes_memory():
+        env.setdefault("GLIBC_TUNABLES", _HUGE_PAGES)
+    return env
+
+
+def prepare(cpu: int | None) -> dict[str, Any]:
+    """Pins this process to one core and keeps freed memory in the process. Call before importing
+    jax.
+
+    Args:
+      cpu: the core; None leaves the process on all of them.
+
+    Returns:
+      What was done, for `run.json`.
+    """
+    done: dict[str, Any] = {"pinned": False, "malloc": False}
+    if cpu is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {cpu})
+        done["pinned"] = True
+    if _tunes_memory():
+        libc = ctypes.CDLL(None)
+        settings = (
+            (_M_MMAP_THRESHOLD, 1 << 30),
+            (_M_TRIM_THRESHOLD, 2**31 - 1),
+            (
+                _M_ARENA_MAX,
+                1,
+            ),  # without it the thresholds do nothing: XLA allocates from another arena
+        )
+        done["malloc"] = all([libc.mallopt(key, value) == 1 for key, value in settings])
+    done["huge_pages"] = _HUGE_PAGES in os.environ.get("GLIBC_TUNABLES", "")
+    return done
+
+
+@cache
+def source_digest() -> str:
+    """First ten hex digits of the SHA-256 of the package's source."""
+    root = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:10]
+
+
+def describe(device: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What `run.json` records of a process.
+
+    Args:
+      device: the accelerator or "cpu", as jax names its kind.
+      settings: what `prepare` returned.
+    """
+    names = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "mha_jax")
+    versions = {"python": platform.python_version()}
+    for name in names:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "not installed"
+    return {
+        "versions": versions,
+        "device": device,
+        "threads": len(cores()),
+        "host": dict(settings),
+        "platform": f"{sys.platform} {platform.machine()}",
+        "source": source_digest(),
+    }

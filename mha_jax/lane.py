@@ -1,0 +1,221 @@
+"""A run on its way through the driver: its files, where it stands, and what it leaves behind when
+it is over."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mha_jax import config, runstate, store, tensorboard
+from mha_jax.analysis.roles import head_rows
+from mha_jax.checkpoint import Checkpoints
+from mha_jax.config import StaticConfig
+from mha_jax.files import write_atomic, write_json_atomic
+from mha_jax.tasks import TaskSpec
+from mha_jax.train import State
+from mha_jax.writer import RunWriter
+
+Emit = Callable[[dict[str, Any]], None]
+
+
+@dataclasses.dataclass
+class Lane:
+    """One run."""
+
+    run: config.Run
+    directory: Path
+    about: dict[str, Any]
+    spec: TaskSpec
+    writer: RunWriter
+    checkpoints: Checkpoints
+    state: State  # one lane
+    step: int
+    best: float = math.nan  # validation metric
+    is_best: bool = False  # the evaluation on record is the best so far, and not saved yet
+    clock: dict[str, float] = dataclasses.field(
+        default_factory=lambda: dict.fromkeys(("compile_s", "train_s", "eval_s", "save_s"), 0.0)
+    )
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        fresh: State,
+        spec: TaskSpec,
+        environment: dict[str, Any],
+        emit: Emit,
+    ) -> Lane:
+        """Opens a run's files and restores its newest checkpoint that is whole.
+
+        Args:
+          directory: holds `config.json`.
+          fresh: the run's state at step 0: where it starts without a checkpoint.
+          spec: of its task.
+          environment: what `run.json` records of this process.
+          emit: receives a note where something is worth telling.
+
+        Raises:
+          CheckpointError: there are checkpoints and none can be restored.
+        """
+        data = json.loads((directory / "config.json").read_text())
+        run, about = config.run_from_json(data), data["about"]
+        checkpoints = Checkpoints(directory, keep=about["log"]["keep"], config_hash=run.hash)
+        restored = checkpoints.restore(fresh)
+        _record_environment(directory, environment, restored is not None, emit)
+        writer = RunWriter(
+            directory,
+            tensorboard=about["log"]["tensorboard"],
+            records_bytes=restored.records_bytes if restored else 0,
+            start_step=restored.step if restored else 0,
+        )
+        lane = cls(run, directory, about, spec, writer, checkpoints, fresh, 0)
+        if restored is None:
+            if about["log"]["tensorboard"]:
+                tensorboard.session_start(directory / "tb", about["overrides"], directory.name)
+            writer.text("config", "```\n" + json.dumps(data["static"], indent=2) + "\n```")
+            return lane
+        for reason in restored.skipped:
+            emit({"event": "note", "text": f"{directory.name}: {reason}"})
+        lane.state, lane.step = restored.state, restored.step
+        for row in store.read_records(directory / "metrics.jsonl")[0]:
+            if f"eval/{spec.metric}" in row:
+                lane.note_evaluation(row[f"eval/{spec.metric}"])
+        lane.is_best = False
+        return lane
+
+    def note_evaluation(self, value: float) -> None:
+        """Keeps the best value of the validation metric."""
+        sign = 1 if self.spec.direction == "max" else -1
+        if math.isfinite(value) and not sign * value <= sign * self.best:
+            self.best, self.is_best = value, True
+
+    def save(self, step: int, state: State, metric: float | None) -> None:
+        """A checkpoint of `state`, which is evaluated and on record."""
+        start = time.perf_counter()
+        self.checkpoints.save(
+            step, state, records_bytes=self.writer.flush(), metric=metric, best=self.is_best
+        )
+        self.is_best = False
+        self.clock["save_s"] += time.perf_counter() - start
+
+    def finish(self, step: int, diverged_at: int, tested: dict[str, float], heads: Any) -> None:
+        """Writes the head table, the attention images and `summary.json`; with the last the run is
+        over."""
+        log, static = self.about["log"], self.run.static
+        n_kv_heads = [layer.n_kv_heads for layer in static.model.layers]
+        write_atomic(
+            self.directory / "heads.csv",
+            _csv(head_rows(heads["roles"], self.spec.roles, n_kv_heads)),
+        )
+        images = {
+            f"attention/l{layer}.n{head}": weights_ts
+            for layer, weights_nts in enumerate(heads["example"])
+            for head, weights_ts in enumerate(weights_nts)
+        }
+        if diverged_at < 0:
+            self.writer.images(step, dict(list(images.items())[: log["n_images"]]))
+        final = {f"test/{key}": value for key, value in tested.items()}
+        self.writer.scalars(step, final)
+        self.close()
+        if log["tensorboard"]:
+            tensorboard.session_end(self.directory / "tb", ok=diverged_at < 0)
+        rows, _ = store.read_records(self.directory / "metrics.jsonl")
+        evaluations = [row for row in rows if f"eval/{self.spec.metric}" in row]
+        last = {key: value for key, value in evaluations[-1].items() if key.startswith("eval/")}
+        write_json_atomic(
+            self.directory / "summary.json",
+            {
+                "status": "done" if diverged_at < 0 else "diverged",
+                "step": step,
+                "diverged_at": diverged_at if diverged_at >= 0 else None,
+                "final": {**last, **final},
+                "best": _best(evaluations, self.spec),
+                "ceiling": _ceiling(static),
+                "steps_to_threshold": steps_to_threshold(evaluations, self.spec),
+                "error": None,
+                "attempts": runstate.read(self.directory).attempts,
+                "timing": {
+                    **self.clock,
+                    "steps_per_s": (step - self.step) / self.clock["train_s"]
+                    if self.clock["train_s"]
+                    else None,
+                },
+            },
+        )
+
+    def close(self) -> None:
+        """Everything written is on the disk."""
+        self.writer.flush()
+        self.writer.close()
+        self.checkpoints.close()
+
+
+def _record_environment(
+    directory: Path, environment: dict[str, Any], resumed: bool, emit: Emit
+) -> None:
+    """Writes `run.json`; a run that goes on under other conditions is marked `mixed`, and a line
+    says so."""
+    path = directory / "run.json"
+    sessions = json.loads(path.read_text())["sessions"] if resumed and path.exists() else []
+    changed = sorted(
+        {
+            key
+            for earlier in sessions
+            for key in ("device", "threads", "lane_mode", "source", "versions")
+            if earlier[key] != environment[key]
+        }
+    )
+    if changed:
+        text = f"resumed with other {', '.join(changed)} than before: marked mixed, see run.json"
+        emit({"event": "note", "text": f"{directory.name}: {text}"})
+    sessions = [*sessions, environment]
+    write_json_atomic(path, {**environment, "mixed": bool(changed), "sessions": sessions})
+
+
+def _ceiling(static: StaticConfig) -> float | None:
+    return static.task.module.ceiling(static.task.config, static.task.seed, static.model)
+
+
+def _best(evaluations: list[dict[str, Any]], spec: TaskSpec) -> dict[str, Any] | None:
+    """Step and value of the best evaluation; the first of equals."""
+    name = f"eval/{spec.metric}"
+    finite = [row for row in evaluations if math.isfinite(row[name])]
+    if not finite:
+        return None
+    sign = 1 if spec.direction == "max" else -1
+    row = max(finite, key=lambda row: sign * row[name])
+    return {"step": row["step"], name: row[name]}
+
+
+def steps_to_threshold(evaluations: list[dict[str, Any]], spec: TaskSpec) -> int | None:
+    """The first evaluated step at which every output had reached `solved_at`; None: never, or there
+    is no threshold."""
+    if spec.solved_at is None:
+        return None
+    names = [f"eval/{spec.metric}"]
+    if len(spec.outputs) > 1:
+        names = [f"eval/{spec.metric}/{output}" for output in spec.outputs]
+    sign = 1 if spec.direction == "max" else -1
+    for row in evaluations:
+        if all(sign * row[name] >= sign * spec.solved_at for name in names):
+            return row["step"]
+    return None
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    fields = ["layer", "head", "kv_head", "role", "mass", "baseline", "corrected", "n_rows"]
+    writer = csv.DictWriter(text, fields, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(
+        {key: "" if isinstance(v, float) and math.isnan(v) else v for key, v in row.items()}
+        for row in rows
+    )
+    return text.getvalue()

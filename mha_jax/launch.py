@@ -1,0 +1,141 @@
+"""Carries out a sweep: hands the unfinished runs, group by group, to worker processes, and remakes
+the tables.
+
+Runs are known by their hash, so launching again continues: finished runs are kept, unfinished ones
+resume, failed ones are tried once more, and a failure that repeats itself is not tried again.
+Imports no jax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mha_jax import config, cost, host, report, runstate, store, tensorboard
+from mha_jax.files import write_json_atomic
+from mha_jax.pool import Pool
+from mha_jax.progress import Progress
+from mha_jax.sweep import PlannedRun, Sweep
+
+
+def launch(sweep: Sweep, workdir: Path, workers: int | None = None) -> int:
+    """Runs what is unfinished of a sweep, then writes tables and figures.
+
+    Args:
+      sweep: planned runs.
+      workdir: the sweep's files go to `<workdir>/<experiment>/`.
+      workers: processes; None: one a core on a CPU, each pinned to it, and one where there is an
+        accelerator. A sweep of a single run has one worker with all cores.
+
+    Returns:
+      The exit code: 0, or 1 if a run failed.
+    """
+    root = workdir / sweep.experiment
+    directories = place(sweep, root)
+    pending, kept = [], 0
+    progress = Progress(len(sweep.runs))
+    for planned in sweep.runs:
+        state = runstate.read(directories[planned.run.hash])
+        if state.finished:
+            kept += 1
+            progress.finished(planned.run.hash)
+        elif state.given_up:
+            progress.note(
+                f"{planned.label}: failed {state.attempts} times, last with: {state.error}; "
+                f"not tried again (delete {directories[planned.run.hash]} to start it afresh)"
+            )
+        else:
+            pending.append(planned)
+    if kept:
+        progress.note(f"{kept} of {len(sweep.runs)} runs were finished before and are kept")
+    placed = cpus(len(sweep.runs), workers)
+    if pending:
+        show_table(root)  # so that a person can watch from the start
+        jobs = jobs_of(pending, len(placed))
+        with progress:
+            Pool(jobs, directories, placed[: len(jobs)], workdir, root, progress).serve()
+    for path in report.make(root, progress.note):
+        progress.note(f"wrote {path}")
+    show_table(root)
+    states = [runstate.read(directories[planned.run.hash]) for planned in sweep.runs]
+    failed = sum(not state.finished for state in states)
+    if failed:
+        progress.note(
+            f"{failed} of {len(states)} runs failed: {root / 'runs.csv'} has status and error"
+        )
+    return 1 if failed else 0
+
+
+def place(sweep: Sweep, root: Path) -> dict[str, Path]:
+    """Makes the run directories and their `config.json`; a run that is there already keeps its
+    directory and file."""
+    root.mkdir(parents=True, exist_ok=True)
+    there = {path.parent.name[-10:]: path.parent for path in root.glob("*/config.json")}
+    directories = {}
+    for planned in sweep.runs:
+        run = planned.run
+        directory = there.get(run.hash, root / f"{planned.label}-{run.hash}")
+        directories[run.hash] = directory
+        if run.hash not in there:
+            directory.mkdir(exist_ok=True)
+            write_json_atomic(
+                directory / "config.json",
+                {
+                    "schema_version": config.SCHEMA_VERSION,
+                    "hash": run.hash,
+                    "group_hash": run.group_hash,
+                    "static": config.to_json(run.static),
+                    "hypers": config.to_json(run.hypers),
+                    "about": planned.about,
+                },
+            )
+    write_json_atomic(root / "sweep.json", sweep.to_json())
+    return directories
+
+
+def show_table(root: Path) -> None:
+    """TensorBoard's table of the sweep's runs, and the figure beside it."""
+    runs, _ = store.read_sweep(root)
+    sessions = [
+        tensorboard.Session(
+            directory=stored.directory.name,
+            hparams=stored.about["overrides"],
+            ok=None if stored.status == "unfinished" else stored.status == "done",
+        )
+        for stored in runs
+    ]
+    metrics = dict.fromkeys(f"test/{stored.spec.metric}" for stored in runs)
+    tensorboard.write_hparams(root, sessions, list(metrics))
+    figure = root / "figures" / "frontier.png"
+    if figure.exists():
+        tensorboard.image_file(root / "tb", "frontier", figure)
+
+
+def cpus(n_runs: int, workers: int | None) -> Sequence[int | None]:
+    """The core of each worker. It depends on the whole sweep, not on what is left of it: a resumed
+    run must find the same number of threads."""
+    if workers is None:
+        workers = 1 if host.accelerator() or n_runs == 1 else len(host.cores())
+    if workers == 1:
+        return [None]
+    cores = host.cores()
+    return [cores[i % len(cores)] for i in range(workers)]
+
+
+def jobs_of(pending: list[PlannedRun], n_workers: int) -> list[list[PlannedRun]]:
+    """Runs by group, the longest job first; groups are split only when there are fewer than
+    workers."""
+    groups: dict[str, list[PlannedRun]] = {}
+    for planned in pending:
+        groups.setdefault(planned.run.group_hash, []).append(planned)
+    jobs = list(groups.values())
+    while len(jobs) < n_workers and max(map(len, jobs)) > 1:
+        jobs.sort(key=len)
+        largest = jobs.pop()
+        jobs += [largest[::2], largest[1::2]]
+
+    def work(job: list[PlannedRun]) -> float:
+        train = job[0].run.static.train
+        return len(job) * train.n_steps * train.batch_size * cost.flops_per_token(job[0].run.static)
+
+    return sorted(jobs, key=work, reverse=True)

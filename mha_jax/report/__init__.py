@@ -1,0 +1,68 @@
+"""Tables and figures of a sweep, remade at any time from the files of its runs. Imports no jax.
+
+cells.py     runs gathered into cells, with labels
+stats.py     one cell: the chosen learning rate, the interval; verdict.py: what may be said
+tables.py    runs.csv, frontier.csv, heads.csv, timing.csv
+figure.py    figures/frontier.svg and .png: the page
+panels.py    its scatter plots, with labels.py, which places their text; maps.py: its heat maps
+data.py      the same tables in memory, for notebooks
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from mha_jax import store
+from mha_jax.files import write_atomic
+from mha_jax.report import cells, tables
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def make(root: str | Path, tell: Callable[[str], None] = _to_stderr) -> list[Path]:
+    """Writes every table and figure of an experiment; each file is replaced as a whole or not at
+    all.
+
+    Args:
+      root: `<workdir>/<experiment>`.
+      tell: receives one line for each thing that could not be read, and one if there is nothing to
+        draw.
+
+    Returns:
+      The files written. No figure where no run is finished.
+
+    Raises:
+      ValueError: no such directory, no run in it, a run whose `config.json` does not belong to it,
+        or an unknown task.
+    """
+    root = Path(root)
+    runs, problems = store.read_sweep(root)
+    gathered = cells.gather(runs)
+    heads, unreadable = tables.head_rows(runs)
+    for line in problems + unreadable:
+        tell(line)
+    texts = {
+        "runs.csv": tables.to_csv(tables.run_rows(runs), ()),
+        "frontier.csv": tables.to_csv(tables.frontier_rows(gathered), tables.FRONTIER_COLUMNS),
+        "heads.csv": tables.to_csv(heads, tables.HEAD_COLUMNS),
+        "timing.csv": tables.to_csv(tables.timing_rows(runs), ()),
+    }
+    written = []
+    for name, text in texts.items():
+        write_atomic(root / name, text)
+        written.append(root / name)
+    if not any(c.cell.seeds for c in gathered):
+        tell(f"{root}: no finished run, so there is no figure yet")
+        return written
+    from mha_jax.report import figure  # matplotlib is slow to import, and only a figure needs it
+
+    (root / "figures").mkdir(exist_ok=True)
+    for suffix, data in figure.frontier(gathered, heads).items():
+        path = root / "figures" / f"frontier.{suffix}"
+        write_atomic(path, data)
+        written.append(path)
+    return written

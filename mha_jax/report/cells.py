@@ -1,0 +1,146 @@
+"""Runs gathered into cells: one for each static config, with a label that tells it from its
+neighbours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from mha_jax import config
+from mha_jax.report import stats
+from mha_jax.store import StoredRun
+from mha_jax.tasks import TaskSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class CellRuns:
+    """A cell with the runs it sums up."""
+
+    runs: tuple[StoredRun, ...]
+    spec: TaskSpec
+    cell: stats.Cell
+    label: str  # "4 heads, MQA"; unique among the cells of the same task
+
+    @property
+    def static(self) -> config.StaticConfig:
+        """The static config that the runs share."""
+        return self.runs[0].run.static
+
+    @property
+    def variant(self) -> str:
+        """MHA, GQA-k, MQA, or what else the sweep calls it."""
+        return variant(self.runs[0])
+
+
+def gather(runs: Sequence[StoredRun]) -> list[CellRuns]:
+    """One cell for each static config, by task, then variant, then head count.
+
+    Raises:
+      ValueError: a run's task cannot be loaded.
+    """
+    groups: dict[str, list[StoredRun]] = {}
+    for run in sorted(runs, key=order):
+        groups.setdefault(run.run.group_hash, []).append(run)
+    labels = _labels([members[0] for members in groups.values()])
+    out = []
+    for group_hash, members in groups.items():
+        spec = members[0].spec
+        cell = stats.cell([result(run, spec) for run in members], spec)
+        out.append(CellRuns(tuple(members), spec, cell, labels[group_hash]))
+    return out
+
+
+def result(run: StoredRun, spec: TaskSpec) -> stats.Result:
+    """A run's final numbers; NaN for what it does not have."""
+    final = run.summary.get("final", {})
+    outputs = [f"test/{spec.metric}/{name}" for name in spec.outputs]
+    if len(outputs) == 1:
+        outputs = [f"test/{spec.metric}"]
+    return stats.Result(
+        hash=run.run.hash,
+        **dataclasses.asdict(run.run.hypers),
+        status=run.status,
+        validation=final.get(f"eval/{spec.metric}", math.nan),
+        test=final.get(f"test/{spec.metric}", math.nan),
+        outputs=tuple(final.get(name, math.nan) for name in outputs),
+        ceiling=run.summary.get("ceiling"),
+        steps_to_threshold=run.summary.get("steps_to_threshold"),
+    )
+
+
+def order(run: StoredRun) -> tuple[Any, ...]:
+    """Sorts runs by what they are: neither the disk nor the time of finishing can change it."""
+    static, hypers = run.run.static, run.run.hypers
+    layers = static.model.layers
+    kind = variant(run)
+    families = ("MHA", "GQA", "MQA")
+    family = kind.split("-")[0]
+    return (
+        static.task.name,
+        repr((static.task.seed, static.task.params, static.task.data_hash)),
+        families.index(family) if family in families else len(families),
+        len(layers),
+        tuple(layer.n_heads for layer in layers),
+        tuple(layer.n_kv_heads for layer in layers),
+        static.model.d_model,
+        tuple(layer.d_head for layer in layers),
+        run.run.group_hash,
+        hypers.lr,
+        hypers.weight_decay,
+        hypers.seed,
+        hypers.data_seed,
+    )
+
+
+def variant(run: StoredRun) -> str:
+    """The variant a sweep recorded for a run."""
+    return str(run.about["variant"])
+
+
+def per_layer(model: config.ModelSpec, field: str) -> Any:
+    """A layer field as a config writes it: one value if all layers agree, else one a layer
+    ("4,4,2").
+    """
+    values = [getattr(layer, field) for layer in model.layers]
+    return values[0] if len(set(values)) == 1 else ",".join(map(str, values))
+
+
+def model_fields(model: config.ModelSpec) -> dict[str, Any]:
+    """The fields of a model as a flat row; layer fields as `per_layer` gives them."""
+    row = {"n_layers": len(model.layers), "d_model": model.d_model}
+    for field in dataclasses.fields(config.LayerSpec):
+        row[field.name] = per_layer(model, field.name)
+    for field in dataclasses.fields(config.ModelSpec):
+        if field.name not in ("layers", "d_model"):
+            row[field.name] = getattr(model, field.name)
+    return row
+
+
+def _labels(firsts: Sequence[StoredRun]) -> dict[str, str]:
+    """A label for each cell, given one run of each. Cells of a task that would share one name what
+    differs between them.
+    """
+    by_label: dict[tuple[Any, str], list[StoredRun]] = {}
+    for run in firsts:
+        heads = per_layer(run.run.static.model, "n_heads")
+        label = f"{heads} head{'' if heads == 1 else 's'}, {variant(run)}"
+        by_label.setdefault((run.run.static.task, label), []).append(run)
+    out = {}
+    for (_, label), runs in by_label.items():
+        fields = [_told_apart_by(run.run.static) for run in runs]
+        differing = [key for key in fields[0] if len({repr(f[key]) for f in fields}) > 1]
+        for run, values in zip(runs, fields, strict=True):
+            extra = [f"{key} {values[key]}" for key in differing]
+            out[run.run.group_hash] = ", ".join([label, *extra])
+    return out
+
+
+def _told_apart_by(static: config.StaticConfig) -> dict[str, Any]:
+    return {
+        **model_fields(static.model),
+        **config.to_json(static.train),
+        **config.to_json(static.optim),
+    }

@@ -1,0 +1,79 @@
+"""What may be said of a cell: is it solved, and has it been shown to be converged?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mha_jax.tasks import TaskSpec
+
+CEILING_TOLERANCE = 0.01  # how near to its ceiling a score counts as having reached it
+MIN_SEEDS_SPLIT = 3  # seeds from which "some solve it, some do not" is said
+
+
+def solved(
+    test: float, outputs: Sequence[float], ceiling: float | None, spec: TaskSpec
+) -> bool | None:
+    """Whether a run solved its task.
+
+    Every read-out head is at `solved_at`; where the task names no such value, the metric is within
+    0.01 of its ceiling. None where there is neither.
+    """
+    if spec.solved_at is not None:
+        return all(reaches(value, spec.solved_at, spec) for value in outputs)
+    if ceiling is not None:
+        return reaches(test, near(ceiling, spec), spec)
+    return None
+
+
+def status(
+    *,
+    n_results: int,
+    n_failed: int,
+    n_unfinished: int,
+    edge: str,
+    n_seeds: int,
+    success_rate: float | None,
+    worse_end: float | None,
+    any_done: bool,
+    ceiling: float | None,
+    spec: TaskSpec,
+) -> tuple[str, str]:
+    """What may be said of a cell, and why; the first rule that applies decides."""
+    if not n_results:
+        return "unfinished", "no_finished_run"
+    if not any_done:
+        return "unconverged", "diverged"
+    if n_unfinished or n_failed:
+        return "unverified", "unfinished_runs" if n_unfinished else "failed_runs"
+    if edge == "both":
+        return "unverified", "one_lr"
+    if edge != "no":
+        return "unconverged", "lr_edge"
+    if success_rate is not None and 0 < success_rate < 1 and n_seeds >= MIN_SEEDS_SPLIT:
+        return "unconverged", "seeds_split"
+    if worse_end is None:
+        return "unverified", "one_seed"
+    # The mean over read-out heads may pass `solved_at` while one head does not: success is judged
+    # head by head.
+    if (
+        success_rate == 1
+        and spec.solved_at is not None
+        and reaches(worse_end, spec.solved_at, spec)
+    ):
+        return "converged", "solved"
+    # For an error, 0.01 above its floor can be far from solved: the task's own value decides where
+    # it names one.
+    by_ceiling = spec.direction == "max" or spec.solved_at is None
+    if by_ceiling and ceiling is not None and reaches(worse_end, near(ceiling, spec), spec):
+        return "converged", "ceiling"
+    return "unverified", "no_twin"
+
+
+def reaches(value: float, goal: float, spec: TaskSpec) -> bool:
+    """Whether a metric is at a value or better."""
+    return value >= goal if spec.direction == "max" else value <= goal
+
+
+def near(ceiling: float, spec: TaskSpec) -> float:
+    """The value from which a ceiling counts as reached."""
+    return ceiling - CEILING_TOLERANCE if spec.direction == "max" else ceiling + CEILING_TOLERANCE

@@ -1,0 +1,241 @@
+"""A run, loaded: its config, its parameters at any checkpoint, its outputs and its attention."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mha_jax import evaluate, store, train
+from mha_jax.checkpoint import Checkpoints
+from mha_jax.tasks import Batch
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionMaps:
+    """What every head does with one sequence.
+
+    Attributes:
+      weights: float32 [l, n, t, s]: how much of position s the head n of layer l reads at position
+        t; a row sums to one. Where layers differ in their number of heads a list of [n, t, s].
+      tokens: how the positions are written, t of them: both axes of a map.
+      kv_head: for each layer the kv head that each query head reads.
+      step: updates that the parameters have behind them.
+    """
+
+    weights: np.ndarray | list[np.ndarray]
+    tokens: list[str]
+    kv_head: list[list[int]]
+    step: int
+
+
+class LoadedRun:
+    """A run directory, read. Parameters are restored when they are first asked for.
+
+    Wherever a method takes `at`: "last" is the newest checkpoint, "best" the one that was marked
+    best by its validation metric, a number the one of that step. Each raises CheckpointError where
+    that one is missing or damaged, and ValueError where there is none at all.
+
+    Attributes:
+      directory: where it was loaded from.
+      config: the content of `config.json`.
+      run: the same as a `config.Run`.
+      spec: the task's specification.
+      summary: the content of `summary.json`; {} while the run is unfinished.
+    """
+
+    def __init__(self, stored: store.StoredRun):
+        self.directory = stored.directory
+        self.config: dict[str, Any] = json.loads((stored.directory / "config.json").read_text())
+        self.run = stored.run
+        self.spec = stored.spec
+        self.summary = stored.summary
+        keep = stored.about["log"]["keep"]
+        self._checkpoints = Checkpoints(self.directory, keep=keep, config_hash=self.run.hash)
+        self._cache: dict[str | int, tuple[Any, int]] = {}
+
+    def __repr__(self) -> str:
+        return f"LoadedRun({str(self.directory)!r})"
+
+    def params(self, at: str | int = "last") -> Any:
+        """The parameters: a nested dict of arrays, as `Model.init` makes them."""
+        return self._restored(at)[0]
+
+    def steps(self) -> list[int]:
+        """The steps at which there is a checkpoint."""
+        return self._checkpoints.steps()
+
+    def apply(self, batch: Any, at: str | int = "last") -> np.ndarray:
+        """The model's outputs, float32 [b, t, o, v].
+
+        Args:
+          batch: inputs [b, t, ...] as `spec.inputs` says, or a Batch.
+          at: which checkpoint.
+
+        Raises:
+          ValueError: inputs that do not fit the task.
+        """
+        inputs = self._checked(batch.inputs if isinstance(batch, Batch) else batch)
+        return np.asarray(self._outputs(self.params(at), inputs))
+
+    def attention(self, of: Any = None, *, at: str | int = "last", index: int = 0) -> AttentionMaps:
+        """The attention of every head for one sequence.
+
+        Args:
+          of: a text (with the task `text`, read as UTF-8 bytes), inputs [t, ...] or [b, t, ...], a
+            Batch, or None: the probe draw, whose first sequence is that of the images.
+          at: which checkpoint.
+          index: which sequence of several.
+
+        Raises:
+          ValueError: inputs that do not fit the task, or a mixer without attention weights.
+        """
+        inputs = self._sequence(of, index)
+        params, step = self._restored(at)
+        layers = self._weights(params, inputs)
+        model = self.run.static.model
+        for number, (spec, weights) in enumerate(zip(model.layers, layers, strict=True)):
+            if weights is None:
+                raise ValueError(f"layer {number}: mixer {spec.mixer!r} has no attention weights")
+        maps = [np.asarray(w[0]).reshape(-1, *w.shape[3:]) for w in layers]
+        return AttentionMaps(
+            weights=np.stack(maps) if len({len(w) for w in maps}) == 1 else maps,
+            tokens=self._written(np.asarray(inputs[0])),
+            kv_head=[
+                [head // layer.queries_per_kv for head in range(layer.n_heads)]
+                for layer in model.layers
+            ],
+            step=step,
+        )
+
+    def probe_batch(self) -> Batch:
+        """The first batch of the probe draw, whose first sequence is that of the images.
+
+        Raises:
+          ValueError: the corpus of the task is not the one that the run was trained on.
+        """
+        task = self.run.static.task
+        if task.data_hash and task.module.data_hash(task.config) != task.data_hash:
+            raise ValueError(
+                f"{self.directory}: the corpus of task {task.name!r} has changed since the run; "
+                f"give a text or inputs"
+            )
+        constants = task.module.constants(task.config, task.seed, "test")
+        return jax.jit(lambda c: evaluate.probe_batch(self._program, c))(constants)
+
+    @functools.cached_property
+    def _program(self) -> train.Program:
+        return train.Program.of(self.run.static)
+
+    @functools.cached_property
+    def _outputs(self) -> Any:
+        model = self._program.model
+        return jax.jit(lambda params, inputs: model.apply(params, inputs)[0])
+
+    @functools.cached_property
+    def _weights(self) -> Any:
+        model = self._program.model
+        return jax.jit(
+            lambda params, inputs: model.apply(
+                params, inputs, probe=lambda stops: stops.get("weights_bkgts")
+            )[1]
+        )
+
+    def _restored(self, at: str | int) -> tuple[Any, int]:
+        """Parameters and their step."""
+        if at not in self._cache:
+            if isinstance(at, str) and at not in ("last", "best"):
+                raise ValueError(f"at={at!r} must be 'last', 'best' or a step")
+            shapes = jax.eval_shape(self._program.model.init, jax.random.key(0))
+            # A checkpoint holds the arrays of one lane, with the lane axis in front.
+            template = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), shapes)
+            step: int | Literal["best"] | None = None
+            if at != "last":
+                step = "best" if at == "best" else int(at)
+            restored = self._checkpoints.restore({"params": template}, step, partial=True)
+            if restored is None:
+                raise ValueError(f"{self.directory}: no checkpoint yet")
+            params = jax.tree.map(lambda x: jnp.asarray(x[0]), restored.state["params"])
+            self._cache[at] = params, restored.step
+        return self._cache[at]
+
+    def _sequence(self, of: Any, index: int) -> jax.Array:
+        """Checked inputs of one sequence, [1, t, ...]."""
+        if of is None:
+            of = self.probe_batch()
+        if isinstance(of, str):
+            if self.run.static.task.name != "text":
+                name = self.run.static.task.name
+                raise ValueError(f"a string can be read by the task 'text' only, not by {name!r}")
+            of = np.frombuffer(of.encode(), np.uint8).astype(np.int32)
+        inputs = np.asarray(of.inputs if isinstance(of, Batch) else of)
+        if inputs.ndim == _axes(self.spec.inputs) - 1:
+            inputs = inputs[None]
+        checked = self._checked(inputs)
+        if not -len(checked) <= index < len(checked):
+            raise ValueError(f"index={index}: there are {len(checked)} sequences")
+        return checked[index][None]
+
+    def _checked(self, inputs: Any) -> jax.Array:
+        """Inputs [b, t, ...] in which every number means something; jax would clip an id unseen."""
+        spec, sizes = self.spec, self.spec.input_sizes
+        inputs = np.asarray(inputs)
+        wanted = {
+            "tokens": "[b, t]",
+            "fields": f"[b, t, {len(sizes)}]",
+            "vectors": f"[b, t, {sizes[0]}]",
+        }
+        last = {"fields": len(sizes), "vectors": sizes[0]}.get(spec.inputs)
+        if inputs.ndim != _axes(spec.inputs) or last not in (None, inputs.shape[-1]):
+            raise ValueError(
+                f"inputs of shape {inputs.shape} do not fit: the task "
+                f"{self.run.static.task.name!r} takes {spec.inputs} {wanted[spec.inputs]}"
+            )
+        if spec.inputs != "vectors":
+            if not np.issubdtype(inputs.dtype, np.integer):
+                raise ValueError(f"inputs must be integer ids, not {inputs.dtype}")
+            if np.any((inputs < 0) | (inputs >= np.asarray(sizes))):
+                raise ValueError(f"input ids must be at least 0 and below {sizes}")
+        length = inputs.shape[1] + spec.query_token
+        if 0 in inputs.shape[:2]:
+            raise ValueError("the inputs are empty")
+        if self.run.static.model.positions == "learned" and length > spec.length:
+            raise ValueError(
+                f"{length} positions, but the model has learned {spec.length}: give at most "
+                f"{spec.length - spec.query_token} (of a text: UTF-8 bytes)"
+            )
+        dtype = jnp.float32 if spec.inputs == "vectors" else jnp.int32
+        return jnp.asarray(inputs, dtype)
+
+    def _written(self, inputs: np.ndarray) -> list[str]:
+        """How the positions of one sequence are written."""
+        vocab = self.spec.vocab
+
+        def word(first: int, *others: int) -> str:
+            return ":".join([vocab[first] if vocab else str(first), *map(str, others)])
+
+        if self.spec.inputs == "vectors":
+            tokens = [f"x{i}" for i in range(len(inputs))]
+        else:
+            tokens = [word(*np.atleast_1d(position)) for position in inputs]
+        return [*tokens, "query"] if self.spec.query_token else tokens
+
+
+def load_run(directory: str | Path) -> LoadedRun:
+    """The run in a run directory `<workdir>/<experiment>/<label>-<hash>`.
+
+    Raises:
+      ValueError: no run directory, or its `config.json` is not the one that its name belongs to.
+    """
+    return LoadedRun(store.read_run(directory))
+
+
+def _axes(inputs: str) -> int:
+    """Axes of a batch of inputs."""
+    return 2 if inputs == "tokens" else 3

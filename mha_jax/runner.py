@@ -1,0 +1,139 @@
+"""The driver: trains the runs of one group, each from wherever its last checkpoint stands.
+
+The order of operations is the same at every step: evaluate the state, save it, then update it. So
+step 0 and the last step are evaluated by one rule, and a checkpoint holds a state whose evaluation
+is already on record.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from mha_jax import config, optim, runstate
+from mha_jax.group import Group, lane_mode, n_lanes
+from mha_jax.lane import Emit, Lane
+
+
+def run_group(directories: list[Path], emit: Emit, environment: dict[str, Any]) -> None:
+    """Trains every run of `directories` to its last step. A run that fails is recorded and leaves
+    the others alone.
+
+    Args:
+      directories: run directories that hold a `config.json`, all with one static config.
+      emit: receives events, dicts that JSON can hold: "progress", "done", "failed", "note".
+      environment: what `run.json` records of this process.
+    """
+    try:
+        runs = [
+            config.run_from_json(json.loads((d / "config.json").read_text())) for d in directories
+        ]
+        mode = lane_mode()
+        group = Group(runs[0].static, n_lanes(len(runs), mode), mode)
+    except Exception as error:
+        _record_failures(directories, error, emit)
+        return
+    for start in range(0, len(runs), group.lanes):
+        some = directories[start : start + group.lanes]
+        lanes: list[Lane] = []
+        try:
+            for directory, run in zip(some, runs[start : start + group.lanes], strict=True):
+                fresh = jax.tree.map(lambda x: x[:1], group.init(group.hypers([run.hypers])))
+                lanes.append(
+                    Lane.open(
+                        directory, fresh, group.spec, {**environment, "lane_mode": mode}, emit
+                    )
+                )
+            # A dispatch has one step count: lanes that resume from different steps go one after
+            # another.
+            for step in sorted({lane.step for lane in lanes}):
+                drive(group, [lane for lane in lanes if lane.step == step], step, emit)
+        except Exception as error:
+            _record_failures(some, error, emit)
+
+
+def _record_failures(directories: list[Path], error: Exception, emit: Emit) -> None:
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    for directory in directories:
+        if not runstate.read(directory).finished:
+            runstate.record_failure(directory, text)
+            emit({"event": "failed", "run": directory.name[-10:], "error": text})
+
+
+def drive(group: Group, lanes: list[Lane], step: int, emit: Emit) -> None:
+    """Carries `lanes`, all at `step`, to the last step together and writes their results."""
+    spec, train, log = group.spec, group.static.train, lanes[0].about["log"]
+    hypers = group.hypers([lane.run.hypers for lane in lanes])
+    states = [lane.state for lane in lanes]
+    states += states[-1:] * (group.lanes - len(lanes))  # padding lanes: their results are dropped
+    state = jax.tree.map(lambda *leaves: np.concatenate(leaves), *states)
+    evaluated: list[dict[str, float]] | None = None
+    on_record = step if step > 0 else None  # the step that was restored is evaluated and saved
+
+    def share(lane: Lane, name: str, start: float, compiled: float) -> None:
+        """Books the time since `start` to a lane, the part that compiled apart."""
+        compile_s = group.compile_s - compiled
+        lane.clock["compile_s"] += compile_s / len(lanes)
+        lane.clock[name] += (time.perf_counter() - start - compile_s) / len(lanes)
+
+    while True:
+        # Evaluate the state.
+        diverged_at = np.asarray(state.diverged_at)
+        lost = bool(np.all(diverged_at[: len(lanes)] >= 0))
+        over = lost or step == train.n_steps
+        if step != on_record and (over or step % train.eval_every == 0):
+            start, compiled = time.perf_counter(), group.compile_s
+            evaluated = group.evaluate(state, "validation")
+            for lane, values in zip(lanes, evaluated, strict=False):
+                lane.note_evaluation(values[spec.metric])
+                lane.writer.scalars(step, {f"eval/{key}": value for key, value in values.items()})
+                share(lane, "eval_s", start, compiled)
+
+        # Save it.
+        due = over or step % log["checkpoint_every"] == 0
+        if due and step > 0 and step != on_record and not lost:
+            for r, lane in enumerate(lanes):
+                own = jax.tree.map(lambda x, r=r: x[r : r + 1], state)
+                lane.save(step, own, evaluated[r][spec.metric] if evaluated else None)
+        if over:
+            break
+
+        # Update it.
+        stops = (log["every"], train.eval_every, log["checkpoint_every"])
+        until = min([train.n_steps, *(step + every - step % every for every in stops)])
+        start, compiled = time.perf_counter(), group.compile_s
+        state, means = group.train_chunk(state, hypers, until - step)
+        seconds = time.perf_counter() - start - (group.compile_s - compiled)
+        height = float(optim.schedule(until - 1, group.static.optim, train.n_steps))
+        for r, lane in enumerate(lanes):
+            share(lane, "train_s", start, compiled)
+            scalars = {
+                "train/loss": float(means["loss"][r]),
+                "train/grad_norm": float(means["grad_norm"][r]),
+                "train/lr": lane.run.hypers.lr * height,
+                "time/steps_per_s": (until - step) / seconds,
+            }
+            lane.writer.scalars(until, scalars)
+            emit(
+                {
+                    "event": "progress",
+                    "run": lane.run.hash,
+                    "step": until,
+                    "n_steps": train.n_steps,
+                    "loss": scalars["train/loss"],
+                    "name": spec.metric,
+                    "metric": evaluated[r][spec.metric] if evaluated else None,
+                }
+            )
+        step = until
+
+    tested, heads = group.evaluate(state, "test"), group.analyse(state)
+    for r, lane in enumerate(lanes):
+        lane.finish(step, int(diverged_at[r]), tested[r], heads[r])
+        event = {"event": "done", "run": lane.run.hash, "name": spec.metric}
+        emit({**event, "metric": tested[r][spec.metric]})

@@ -1,0 +1,240 @@
+"""Reads the files of runs back as plain values. Imports no jax, writes nothing, and never guesses.
+
+`config.json` is the identity of a run: its content must hash to the name of its directory,
+otherwise the numbers beside it belong to something else and the directory is refused. What can be
+lost without lying (a torn line of `metrics.jsonl`, a row of `heads.csv`, an unreadable
+`summary.json`) is left out and named in `problems`.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from mha_jax import config
+from mha_jax.tasks import TaskSpec
+
+STATUSES = ("done", "diverged", "failed", "unfinished")
+_DIRECTORY = re.compile(r"-([0-9a-f]{10})$")
+_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredRun:
+    """A run directory, read. `history` and `heads` are read when asked for."""
+
+    directory: Path
+    run: config.Run
+    about: dict[str, Any]  # what the sweep knew: experiment, variant, match, costs, overrides
+    environment: dict[str, Any]  # run.json: versions, device, threads; {} if the run never started
+    summary: dict[str, Any]  # summary.json; {} while the run is unfinished
+    problems: tuple[str, ...]  # one line for each thing that could not be read
+
+    @property
+    def status(self) -> str:
+        """`done`, `diverged`, `failed` or `unfinished` (no readable summary)."""
+        return self.summary.get("status", "unfinished")
+
+    @property
+    def label(self) -> str:
+        """The directory's name without the hash: for people."""
+        return self.directory.name[: -len(self.run.hash) - 1]
+
+    @property
+    def spec(self) -> TaskSpec:
+        """The task's specification.
+
+        Raises:
+          ValueError: the task is not in this installation, or its Config has changed.
+        """
+        task = self.run.static.task
+        try:
+            return task.module.spec(task.config)
+        except (ImportError, TypeError) as error:
+            raise ValueError(
+                f"{self.directory}: task {task.name!r} cannot be loaded ({error}); "
+                f"use the code that made the run, or move it out of the sweep"
+            ) from None
+
+    def history(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """`metrics.jsonl` as `read_records` gives it; no rows if the run never wrote any."""
+        path = self.directory / "metrics.jsonl"
+        return read_records(path) if path.exists() else ([], [])
+
+    def heads(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """`heads.csv` as `read_heads` gives it; no rows if the run has not come that far."""
+        path = self.directory / "heads.csv"
+        return read_heads(path) if path.exists() else ([], [])
+
+
+def read_run(directory: str | Path) -> StoredRun:
+    """One run directory.
+
+    Raises:
+      ValueError: there is no readable `config.json`, or its content does not hash to the
+        directory's name.
+    """
+    directory = Path(directory)
+    path = directory / "config.json"
+    if not path.is_file():
+        raise ValueError(f"{directory}: not a run directory (it has no config.json)")
+    data = _json_object(path)
+    try:
+        run = config.run_from_json(data)
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{path}: {error}") from None
+    named = _DIRECTORY.search(directory.resolve().name)
+    if named is None or named[1] != run.hash or data.get("hash") != run.hash:
+        found = named[1] if named else "none"
+        raise ValueError(
+            f"{path}: its content has hash {run.hash}, but it records {data.get('hash')} and the "
+            f"directory's name ends in {found}: it was changed or moved after the run; restore it, "
+            f"or move it out of the sweep"
+        )
+    about = data.get("about")
+    if not isinstance(about, dict):
+        raise ValueError(f"{path}: 'about' must be an object, got {about!r}")
+    problems: list[str] = []
+    return StoredRun(
+        directory=directory,
+        run=run,
+        about=about,
+        environment=_optional(directory / "run.json", problems),
+        summary=_summary(directory / "summary.json", problems),
+        problems=tuple(problems),
+    )
+
+
+def read_sweep(root: str | Path) -> tuple[list[StoredRun], list[str]]:
+    """Every run directory of an experiment, in an order that does not depend on the disk, and what
+    could not be read.
+
+    Raises:
+      ValueError: `root` is no directory, holds no run, or holds a run that `read_run` refuses.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise ValueError(f"{root}: no such directory; give <workdir>/<experiment>")
+    runs: list[StoredRun] = []
+    problems: list[str] = []
+    for directory in sorted(p for p in root.iterdir() if p.is_dir()):
+        if (directory / "config.json").exists():
+            runs.append(read_run(directory))
+            problems.extend(runs[-1].problems)
+        elif _DIRECTORY.search(directory.name):
+            problems.append(f"{directory}: no config.json; left out")
+    if not runs:
+        inner = sorted({str(p.parent.parent) for p in root.glob("*/*/config.json")})
+        hint = f"; did you mean {' or '.join(inner)}?" if inner else ""
+        raise ValueError(f"{root}: holds no run (a directory with a config.json){hint}")
+    return sorted(runs, key=lambda r: (r.run.static.task.name, r.run.hash)), problems
+
+
+def read_records(path: str | Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of a `metrics.jsonl`, and a line for each damaged one.
+
+    A row is `{"step": int, "<name>": float, ...}`; "nan", "inf" and "-inf" become floats. A line
+    that is not such an object (torn by a crash, edited) is skipped.
+    """
+    rows, problems = [], []
+    for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):
+        row = _record(line)
+        if row is None:
+            problems.append(f"{path}:{number}: not a record of metrics; line skipped")
+        else:
+            rows.append(row)
+    return rows, problems
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:  # also UnicodeDecodeError
+        return None
+    if not isinstance(row, dict) or type(row.get("step")) is not int:
+        return None
+    out: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, str):
+            value = _NON_FINITE.get(value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        out[name] = value
+    return out
+
+
+_HEAD_FIELDS = {
+    "layer": int,
+    "head": int,
+    "kv_head": int,
+    "role": str,
+    "mass": float,
+    "baseline": float,
+    "corrected": float,
+    "n_rows": int,
+}
+
+
+def read_heads(path: str | Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The typed rows of a run's `heads.csv`, and a line for each damaged one. An empty score is
+    NaN.
+    """
+    rows, problems = [], []
+    with open(path, newline="", encoding="utf-8", errors="replace") as file:
+        reader = csv.DictReader(file, restkey="")
+        for row in reader:
+            try:
+                if "" in row:
+                    raise ValueError("too many fields")
+                rows.append(
+                    {
+                        name: math.nan if kind is float and row[name] == "" else kind(row[name])
+                        for name, kind in _HEAD_FIELDS.items()
+                    }
+                )
+            except (KeyError, TypeError, ValueError):
+                problems.append(f"{path}:{reader.line_num}: not a row of head scores; line skipped")
+    return rows, problems
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON ({error})") from None
+    if not isinstance(data, dict):
+        raise ValueError(f"{path}: must hold a JSON object")
+    return data
+
+
+def _optional(path: Path, problems: list[str]) -> dict[str, Any]:
+    """A file that a run may lack: {} if it is missing or, with a problem, unreadable."""
+    if not path.exists():
+        return {}
+    try:
+        return _json_object(path)
+    except ValueError as error:
+        problems.append(f"{error}; left out")
+        return {}
+
+
+def _summary(path: Path, problems: list[str]) -> dict[str, Any]:
+    summary = _optional(path, problems)
+    if summary and summary.get("status") not in STATUSES[:3]:
+        problems.append(
+            f"{path}: status {summary.get('status')!r} is not one of {STATUSES[:3]}; left out"
+        )
+        return {}
+    return _with_floats(summary)
+
+
+def _with_floats(value: Any) -> Any:
+    """Non-finite numbers, which JSON holds as strings, as floats."""
+    if isinstance(value, dict):
+        return {key: _with_floats(v) for key, v in value.items()}
+    return _NON_FINITE.get(value, value) if isinstance(value, str) else value
