@@ -1,0 +1,54 @@
+"""Quick start: what several heads are for, and where sharing keys and values starts to cost.
+
+    scripts/quickstart
+    python scripts/sweep.py --config=experiments/quickstart.py --workdir=results
+
+Four relations are asked of every token at once (the task `relations`). One head can hold one or two
+of them, four heads hold all four, one head each; with few, narrow kv heads the room for keys runs
+out before the heads do. Three short runs on real
+text stand beside it. One learning rate and two seeds: an illustration, not a ranking.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base
+
+TEXT = {
+    "task.name": "text",
+    "task.text.length": 64,
+    "model.n_layers": 2,
+    "model.positions": "rope",
+    "model.norm": "rms",
+    "model.residual": True,
+    "model.d_ff": 256,
+    "train.n_steps": 400,
+    "train.batch_size": 32,
+    "train.eval_every": 100,
+    "train.n_eval": 256,
+    "train.n_test": 512,
+    "train.n_probe": 16,
+    "optim.warmup_steps": 50,
+}
+
+
+def get_config(arg: str | None = None) -> ConfigDict:
+    """`relations` with the defaults of configs/base.py."""
+    if arg is not None:
+        raise ValueError(f"quickstart takes no argument, not {arg!r}")
+    return base.get_config()
+
+
+def sweep(add) -> None:
+    """Seven cells of two seeds, then text."""
+    for n_heads, n_kv_heads in ((1, 1), (2, 2), (4, 4), (8, 8), (4, 1), (8, 1), (16, 1)):
+        for seed in range(2):
+            add(
+                {
+                    "model.n_heads": n_heads,
+                    "model.n_kv_heads": n_kv_heads,
+                    "train.seed": seed,
+                    "train.data_seed": seed,
+                }
+            )
+    for n_heads, n_kv_heads in ((1, 1), (4, 4), (4, 1)):
+        add({**TEXT, "model.n_heads": n_heads, "model.n_kv_heads": n_kv_heads})

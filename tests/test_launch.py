@@ -1,0 +1,189 @@
+"""From a config file to tables, with everything in between: kills, failures, launching again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mha_jax import launch, runstate
+from mha_jax.load import load
+from mha_jax.progress import Progress
+from mha_jax.sweep import expand
+
+ROOT = Path(__file__).parents[1]
+CONFIG = """
+from configs import base
+
+def get_config(arg=None):
+    config = base.get_config()
+    config.experiment = "small"
+    config.model.d_model = 8
+    config.model.n_heads = 2
+    config.train.n_steps = {n_steps}
+    config.train.batch_size = 8
+    config.train.eval_every = 20
+    config.train.n_eval = config.train.n_test = config.train.n_probe = 16
+    config.optim.warmup_steps = 5
+    config.log.every = 10
+    config.log.checkpoint_every = 20
+    return config
+
+def sweep(add):
+    for n_kv_heads in (1, 2):
+        for seed in range({seeds}):
+            add({{"model.n_kv_heads": n_kv_heads, "train.seed": seed}})
+"""
+TABLES = ("runs.csv", "frontier.csv", "heads.csv")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """One compile cache for all: the shapes are the same."""
+    return tmp_path_factory.mktemp("cache")
+
+
+def _write(directory: Path, n_steps: int = 60, seeds: int = 2) -> Path:
+    path = directory / "small.py"
+    path.write_text(CONFIG.format(n_steps=n_steps, seeds=seeds))
+    return path
+
+
+def _command(config: Path, workdir: Path) -> list[str]:
+    script = ROOT / "scripts" / "sweep.py"
+    return [sys.executable, str(script), f"--config={config}", f"--workdir={workdir}"]
+
+
+def _sweep(config: Path, workdir: Path, cache: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        _command(config, workdir),
+        env={**os.environ, "JAX_COMPILATION_CACHE_DIR": str(cache)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def _tables(root: Path) -> dict[str, str]:
+    return {name: (root / name).read_text() for name in TABLES}
+
+
+@pytest.mark.smoke
+def test_a_killed_sweep_continues_and_ends_like_an_unbroken_one(tmp_path, cache):
+    config = _write(tmp_path, n_steps=400)
+    done = _sweep(config, tmp_path / "whole", cache)
+    assert done.returncode == 0, done.stderr
+    whole = tmp_path / "whole" / "small"
+    assert (whole / "figures" / "frontier.svg").exists()
+
+    broken = tmp_path / "broken" / "small"
+    for _ in range(3):
+        process = subprocess.Popen(
+            _command(config, tmp_path / "broken"),
+            env={**os.environ, "JAX_COMPILATION_CACHE_DIR": str(cache)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        before = len(list(broken.glob("*/checkpoints/*/manifest.json")))
+        deadline = time.monotonic() + 120
+        while (  # a kill in the middle: some checkpoints have been added, the sweep is not over
+            len(list(broken.glob("*/checkpoints/*/manifest.json"))) < before + 2
+            and process.poll() is None
+            and time.monotonic() < deadline
+        ):
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    finished = {path: path.stat().st_mtime_ns for path in broken.glob("*/summary.json")}
+    done = _sweep(config, tmp_path / "broken", cache)
+    assert done.returncode == 0, done.stderr
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished  # not run again
+    assert _tables(broken) == _tables(whole)
+    for directory in whole.glob("*/metrics.jsonl"):
+        assert _untimed(broken / directory.parent.name / "metrics.jsonl") == _untimed(directory)
+
+
+def _untimed(path: Path) -> list[dict[str, float]]:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+
+
+def test_extending_a_sweep_runs_only_what_is_new(tmp_path, cache):
+    config = _write(tmp_path, seeds=1)
+    assert _sweep(config, tmp_path / "out", cache).returncode == 0
+    root = tmp_path / "out" / "small"
+    first = {path: path.stat().st_mtime_ns for path in root.glob("*/summary.json")}
+    assert len(first) == 2
+    done = _sweep(_write(tmp_path, seeds=2), tmp_path / "out", cache)
+    assert "2 of 4 runs were finished before" in done.stdout
+    assert {path: path.stat().st_mtime_ns for path in first} == first
+    assert len(list(root.glob("*/summary.json"))) == 4
+    # another budget is another run, never a stale hit
+    done = _sweep(_write(tmp_path, seeds=1, n_steps=80), tmp_path / "out", cache)
+    assert "finished before" not in done.stdout
+    assert len(list(root.glob("*/summary.json"))) == 6
+
+
+def test_a_diverged_run_is_recorded_and_the_others_are_as_without_it(tmp_path, cache):
+    config = _write(tmp_path, seeds=1)
+    assert _sweep(config, tmp_path / "calm", cache).returncode == 0
+    config.write_text(config.read_text() + '    add({"optim.lr": 1e3, "model.scale": False})\n')
+    done = _sweep(config, tmp_path / "wild", cache)
+    assert done.returncode == 0, done.stderr
+    states = {
+        json.loads(path.read_text())["status"]
+        for path in (tmp_path / "wild" / "small").glob("*/summary.json")
+    }
+    assert states <= {"done", "diverged"}
+    calm = (tmp_path / "calm" / "small" / "runs.csv").read_text().splitlines()
+    wild = (tmp_path / "wild" / "small" / "runs.csv").read_text()
+    assert len(wild.splitlines()) == len(calm) + 1
+
+
+def test_a_failed_run_is_tried_twice_and_an_identical_failure_once(tmp_path):
+    assert not runstate.record_failure(tmp_path, "out of memory").given_up
+    assert runstate.record_failure(tmp_path, "disk full").given_up
+    other = tmp_path / "other"
+    other.mkdir()
+    runstate.record_failure(other, "out of memory")
+    state = runstate.record_failure(other, "out of memory")
+    assert state.repeated and state.given_up and runstate.read(other) == state
+    assert runstate.read(tmp_path / "none") == runstate.RunState()
+
+
+def test_cores_depend_on_the_sweep_and_not_on_what_is_left(monkeypatch):
+    monkeypatch.setattr(launch.host, "cores", lambda: [0, 1, 2])
+    monkeypatch.setattr(launch.host, "accelerator", lambda: False)
+    assert launch.cpus(n_runs=5, workers=None) == [0, 1, 2]
+    assert launch.cpus(n_runs=1, workers=None) == [None]
+    assert launch.cpus(n_runs=5, workers=1) == [None]
+    assert launch.cpus(n_runs=5, workers=4) == [0, 1, 2, 0]
+    monkeypatch.setattr(launch.host, "accelerator", lambda: True)
+    assert launch.cpus(n_runs=5, workers=None) == [None]
+
+
+def test_groups_are_split_only_when_workers_would_stand_idle(tmp_path):
+    planned = expand(load(str(_write(tmp_path, seeds=4)), None, [])).runs
+    assert sorted(map(len, launch.jobs_of(planned, 2))) == [4, 4]
+    assert sorted(map(len, launch.jobs_of(planned, 4))) == [2, 2, 2, 2]
+    assert sorted(map(len, launch.jobs_of(planned, 1))) == [4, 4]
+    together = [run for job in launch.jobs_of(planned, 64) for run in job]
+    assert len(together) == 8
+
+
+def test_progress_on_a_pipe_is_plain_lines(tmp_path, capsys):
+    (planned,) = expand(load(str(_write(tmp_path, seeds=1)), None, [])).runs[:1]
+    with Progress(2) as progress:
+        event = {"event": "progress", "step": 5, "n_steps": 10, "loss": 1.0}
+        progress.show(planned, {**event, "name": "accuracy", "metric": None})
+        done = {"event": "done", "name": "accuracy", "metric": 0.5}
+        progress.show(planned, done)
+    lines = capsys.readouterr().out.splitlines()
+    assert "step 5/10" in lines[0]
+    assert lines[1].startswith("[1/2]") and "accuracy 0.5" in lines[1]

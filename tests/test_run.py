@@ -1,0 +1,210 @@
+"""A loaded run: parameters of each checkpoint, outputs, attention with its tokens and kv heads."""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import mha_jax
+from mha_jax import config, evaluate, train
+from mha_jax.checkpoint import CheckpointError, Checkpoints
+from mha_jax.run import LoadedRun
+from tests.synthetic import make_run, static
+
+STEPS = (10, 20, 30)  # the checkpoints of a saved run; 20 is marked best
+
+
+@functools.cache
+def compiled(spec: config.StaticConfig) -> tuple[train.Program, Any]:
+    """A program, and its init as a function of the seed."""
+    program = train.Program.of(spec)
+    init = jax.jit(lambda seed: train.init(program, train.HyperArrays(seed, 0, 1e-3, 0.0)))
+    return program, init
+
+
+def program_and_state(spec: config.StaticConfig, seed: int) -> tuple[train.Program, train.State]:
+    """Parameters that no training has touched: they depend on the seed."""
+    program, init = compiled(spec)
+    return program, init(seed)
+
+
+def saved(root: Path, spec: config.StaticConfig, steps: tuple[int, ...] = STEPS) -> LoadedRun:
+    """A run with checkpoints as the driver saves them; the parameters are those of seed = step."""
+    directory = make_run(root, spec, 0.5)
+    run_hash = json.loads((directory / "config.json").read_text())["hash"]
+    checkpoints = Checkpoints(directory, keep=5, config_hash=run_hash)
+    for step in steps:
+        _, state = program_and_state(spec, step)
+        lane = jax.tree.map(lambda x: np.asarray(x)[None], state)
+        checkpoints.save(step, lane, records_bytes=0, metric=0.5, best=step == 20)
+    checkpoints.close()
+    return mha_jax.load_run(directory)
+
+
+@pytest.fixture(scope="module")
+def relations(tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
+    return saved(tmp_path_factory.mktemp("relations"), static("relations", 4, 2))
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
+    return saved(tmp_path_factory.mktemp("text"), static("text", 2, length=8), steps=(10,))
+
+
+def test_what_a_run_knows(tmp_path: Path) -> None:
+    run = saved(tmp_path, static("copy", 2), steps=())
+    assert run.run.static == static("copy", 2) and run.spec.metric == "accuracy"
+    assert run.config["static"]["task"]["name"] == "copy" and run.summary["status"] == "done"
+    assert str(run.directory) in repr(run) and run.steps() == []
+    with pytest.raises(ValueError, match="no checkpoint yet"):
+        run.params()
+
+
+def test_parameters_of_each_checkpoint(relations: LoadedRun) -> None:
+    run = relations
+    assert run.steps() == list(STEPS)
+    for at, seed in (("last", 30), ("best", 20), (10, 10), (np.int64(30), 30)):
+        _, state = program_and_state(run.run.static, seed)
+        got = run.params(at)
+        assert jax.tree.structure(got) == jax.tree.structure(state.params)
+        assert jax.tree.all(jax.tree.map(np.array_equal, got, state.params)), at
+    with pytest.raises(CheckpointError, match="15"):
+        run.params(15)
+    with pytest.raises(ValueError, match="at='first' must be 'last', 'best' or a step"):
+        run.params("first")
+
+
+def test_outputs(relations: LoadedRun, assert_close: Any) -> None:
+    run = relations
+    batch = run.probe_batch()
+    program, state = program_and_state(run.run.static, 20)
+    want, _ = jax.jit(program.model.apply)(state.params, batch.inputs)
+    got = run.apply(batch, at="best")
+    assert isinstance(got, np.ndarray) and got.shape == (32, 13, 4, 16)
+    assert_close(got, want)
+    assert_close(run.apply(np.asarray(batch.inputs)[:3], at="best"), want[:3])
+
+
+def test_attention_is_that_of_the_analysis(relations: LoadedRun, assert_close: Any) -> None:
+    """The first sequence of the probe draw, with the heads in the order of heads.csv."""
+    maps, static = relations.attention(), relations.run.static
+    program, state = program_and_state(static, 30)
+    constants = static.task.module.constants(static.task.config, 0, "test")
+    example = jax.jit(lambda p, c: evaluate.analyse(program, p, c))(state.params, constants)[
+        "example"
+    ]
+    assert isinstance(maps.weights, np.ndarray) and maps.weights.shape == (1, 4, 13, 13)
+    assert_close(maps.weights, np.stack(example))
+    assert_close(maps.weights.sum(-1), np.ones((1, 4, 13)))
+    assert maps.kv_head == [[0, 0, 1, 1]] and maps.step == 30
+
+
+def test_attention_of_a_text(text: LoadedRun, assert_close: Any) -> None:
+    maps = text.attention("héad\n", at=10)
+    assert maps.tokens == ["h", "\\xc3", "\\xa9", "a", "d", "\\n"]
+    assert maps.weights.shape == (1, 2, 6, 6) and maps.step == 10
+    assert np.all(np.triu(maps.weights, 1) == 0)  # causal: a position reads the past and itself
+    again = text.attention(list("héad\n".encode()), at=10)
+    assert_close(maps.weights, again.weights)
+
+
+def test_attention_of_other_inputs(relations: LoadedRun, assert_close: Any) -> None:
+    run = relations
+    batch = run.probe_batch()
+    third = run.attention(batch, index=2)
+    assert_close(third.weights, run.attention(np.asarray(batch.inputs)[2]).weights)
+    assert_close(third.weights, run.attention(batch, index=-30).weights)
+    assert np.abs(third.weights - run.attention(batch).weights).max() > 0.01
+    word, value = np.asarray(batch.inputs)[2, 0]
+    assert third.tokens[0] == f"{run.spec.vocab[word]}:{value}"
+
+
+def test_attention_of_vectors_and_a_query_token(tmp_path: Path) -> None:
+    run = saved(tmp_path, static("d_retrieval", 2, 1, 8), steps=(10,))
+    maps = run.attention()
+    assert maps.weights.shape == (1, 2, 17, 17)
+    assert maps.tokens == [*(f"x{i}" for i in range(16)), "query"]
+    assert np.all(maps.weights[..., -1] == 0)  # nobody reads the query token
+    with pytest.raises(ValueError, match="18 positions, but the model has learned 17: .* most 16"):
+        run.attention(np.zeros((17, 4)))
+    with pytest.raises(ValueError, match="empty"):
+        run.attention(np.zeros((0, 4)))
+
+
+def test_layers_with_other_head_counts(tmp_path: Path) -> None:
+    layers = tuple(static("copy", n, k).model.layers[0] for n, k in ((4, 2), (2, 1)))
+    maps = saved(tmp_path, static("copy", 4, model={"layers": layers}), steps=(10,)).attention()
+    assert [w.shape for w in maps.weights] == [(4, 24, 24), (2, 24, 24)]
+    assert maps.kv_head == [[0, 0, 1, 1], [0, 0]]
+
+
+def test_length(text: LoadedRun, tmp_path: Path) -> None:
+    assert text.attention("12345678").weights.shape[-1] == 8
+    with pytest.raises(ValueError, match="9 positions, but the model has learned 8"):
+        text.attention("1234567é")
+    longer = static("text", 2, length=8, model={"positions": "rope"})
+    rope = saved(tmp_path, longer, steps=(10,))
+    assert rope.attention("123456789").weights.shape[-1] == 9
+
+
+@pytest.mark.parametrize(
+    ("of", "message"),
+    [
+        ("a text", "task 'text' only, not by 'relations'"),
+        (np.zeros((13, 3), int), r"\(1, 13, 3\) do not fit"),
+        (np.zeros(13, int), r"\(13,\) do not fit"),
+        (np.zeros((13, 2)), "integer ids, not float64"),
+        (np.full((13, 2), 16), "below"),
+        (np.full((13, 2), -1), "below"),
+        (np.zeros((0, 2), int), "empty"),
+        (np.zeros((14, 2), int), "14 positions"),
+    ],
+)
+def test_inputs_that_do_not_fit(relations: LoadedRun, of: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        relations.attention(of)
+    assert "\n" not in str(caught.value)
+
+
+def test_empty_text_and_missing_sequence(text: LoadedRun) -> None:
+    with pytest.raises(ValueError, match="empty"):
+        text.attention("")
+    with pytest.raises(ValueError, match="index=2: there are 2 sequences"):
+        text.attention(np.zeros((2, 5), int), index=2)
+
+
+def test_a_changed_corpus_is_not_passed_off_as_the_old_one(text: LoadedRun) -> None:
+    """The synthetic run records a hash that no text has."""
+    with pytest.raises(ValueError, match="corpus of task 'text' has changed"):
+        text.attention()
+
+
+def test_a_mixer_without_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mha_jax.attention.grouped import Attention
+
+    run = saved(tmp_path, static("copy", 2), steps=(10,))
+    mix = Attention.mix
+
+    def without(self: Any, *args: Any, **kwargs: Any) -> Any:
+        y, stops = mix(self, *args, **kwargs)
+        return y, {k: v for k, v in stops.items() if k != "weights_bkgts"}
+
+    monkeypatch.setattr(Attention, "mix", without)
+    with pytest.raises(ValueError, match="layer 0: mixer 'grouped' has no attention weights"):
+        run.attention(jnp.zeros(5, jnp.int32))
+
+
+def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not a run directory"):
+        mha_jax.load_run(tmp_path)
+    directory = make_run(tmp_path, static("copy", 2), 0.5)
+    text = (directory / "config.json").read_text()
+    (directory / "config.json").write_text(text.replace('"batch_size": 64', '"batch_size": 65'))
+    with pytest.raises(ValueError, match="hash") as caught:
+        mha_jax.load_run(directory)
+    assert "\n" not in str(caught.value)

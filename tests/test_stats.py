@@ -1,0 +1,196 @@
+"""What a cell says of its runs: the interval, the chosen learning rate, the verdict."""
+
+import dataclasses
+import math
+import statistics
+
+import numpy as np
+import pytest
+
+from configs.base import get_config
+from mha_jax.report import stats
+from mha_jax.report.stats import Result, cell, t_interval
+from mha_jax.tasks import TaskSpec, relations, text
+
+RELATIONS = relations.spec(relations.Config(**get_config().task.relations))
+TEXT = text.spec(text.Config(**get_config().task.text))
+NMSE = dataclasses.replace(
+    RELATIONS, outputs=("y",), metric="nmse", direction="min", chance=1.0, solved_at=1e-4
+)
+R2 = dataclasses.replace(RELATIONS, outputs=("y",), metric="r2", chance=0.0, solved_at=0.99)
+GRID = (1e-3, 3e-3, 1e-2)
+
+
+def run(test: float = 0.5, lr: float = 3e-3, seed: int = 0, **fields) -> Result:
+    outputs = fields.pop("outputs", (test,))
+    base = Result("", seed, seed, lr, 0.0, "done", test, test, outputs, None, None)
+    return dataclasses.replace(base, **fields)
+
+
+def runs(tests: list[float], lrs: tuple[float, ...] = GRID, **fields) -> list[Result]:
+    """Every rate of a grid with these seeds; the middle rate has the best validation metric."""
+    sign = -1 if fields.pop("down", False) else 1
+    worse = {lr: sign * 0.01 * abs(i - len(lrs) // 2) for i, lr in enumerate(lrs)}
+    return [
+        run(t, lr, seed, validation=t - worse[lr], **fields)
+        for lr in lrs
+        for seed, t in enumerate(tests)
+    ]
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0], [0.3, 0.1, 0.9, 0.4, 0.4], [5.0] * 3])
+def test_interval_is_that_of_scipy(values: list[float]) -> None:
+    from scipy.stats import t
+
+    low, high = t_interval(values)
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    with np.errstate(all="raise"):
+        want = (
+            t.interval(0.95, len(values) - 1, statistics.mean(values), error)
+            if error
+            else (5.0, 5.0)
+        )
+    assert (low, high) == pytest.approx(want, rel=1e-12)
+
+
+def test_interval_of_one_seed_does_not_exist() -> None:
+    assert t_interval([0.5]) == (None, None)
+    assert cell([run(1.0, outputs=(1.0,) * 4)], RELATIONS).ci_low is None
+
+
+def test_rate_by_validation_score_from_test() -> None:
+    """The test metric must not take part in the choice."""
+    results = [
+        run(0.9, 1e-3, seed=0, validation=0.1),
+        run(0.9, 1e-3, seed=1, validation=0.2),
+        run(0.5, 3e-3, seed=0, validation=0.7),
+        run(0.7, 3e-3, seed=1, validation=0.1),
+        run(0.6, 1e-2, seed=0, validation=0.3),
+    ]
+    got = cell(results, R2)
+    assert (got.lr, got.n_lrs, got.lr_edge) == (3e-3, 3, "no")
+    assert (got.mean, got.median, got.min, got.max) == (0.6, 0.6, 0.5, 0.7)
+    assert got.validation_mean == pytest.approx(0.4)
+    assert (got.n_runs, got.n_done, len(got.seeds)) == (5, 5, 2)
+    down = cell([dataclasses.replace(r, validation=-r.validation) for r in results], NMSE)
+    assert down.lr == 3e-3
+
+
+def test_weight_decay_is_chosen_with_the_rate() -> None:
+    results = [
+        run(0.5, lr, weight_decay=wd, validation=lr * 10 + wd) for lr in GRID for wd in (0.0, 0.1)
+    ]
+    got = cell(results, R2)
+    assert (got.lr, got.weight_decay, got.lr_edge) == (1e-2, 0.1, "high")
+
+
+def test_the_edge_is_that_of_the_chosen_weight_decay() -> None:
+    """A rate that was tried with one weight decay only says nothing about another."""
+    results = [run(0.5, lr) for lr in GRID] + [run(0.9, 3e-3, weight_decay=0.1, validation=0.9)]
+    got = cell(results, R2)
+    assert (got.weight_decay, got.n_lrs, got.lr_edge) == (0.1, 3, "both")
+
+
+def test_equal_rates_give_the_middle_one() -> None:
+    got = cell([run(1.0, lr, outputs=(1.0,) * 4) for lr in GRID], RELATIONS)
+    assert (got.lr, got.lr_edge) == (3e-3, "no")
+
+
+def test_a_rate_at_which_runs_diverge_is_not_preferred() -> None:
+    results = runs([0.9, 0.9], lrs=(1e-3, 3e-3, 1e-2))
+    results[2] = dataclasses.replace(results[2], status="diverged", test=math.nan)
+    assert cell(results, R2).lr == 1e-3
+
+
+def test_diverged_runs_are_counted_and_not_averaged() -> None:
+    results = [
+        run(0.8, seed=0),
+        run(0.6, seed=1),
+        run(math.nan, seed=2, status="diverged", validation=math.nan),
+        run(math.inf, seed=3),  # says "done", but has no usable metric
+    ]
+    got = cell(results, R2)
+    assert (got.mean, got.n_diverged, got.diverged, got.n_done) == (0.7, 2, 2, 2)
+    assert got.success_rate == 0
+    lost = cell([run(math.nan, status="diverged")], R2)
+    assert (lost.mean, lost.success_rate, lost.status, lost.reason) == (
+        *(None, None),
+        *("unconverged", "diverged"),
+    )
+
+
+def test_success_is_judged_on_every_read_out_head() -> None:
+    good, bad = (0.995, 0.99, 1.0, 1.0), (1.0, 1.0, 1.0, 0.98)
+    got = cell([run(0.99, seed=0, outputs=good), run(0.995, seed=1, outputs=bad)], RELATIONS)
+    assert got.success_rate == 0.5
+    assert got.outputs == pytest.approx((0.9975, 0.995, 1.0, 0.99))
+
+
+def test_success_without_a_solved_value_is_the_ceiling() -> None:
+    spec = dataclasses.replace(R2, solved_at=None)
+    results = [run(0.531, seed=0, ceiling=0.54), run(0.529, seed=1, ceiling=0.54)]
+    assert cell(results, spec).success_rate == 0.5
+    assert cell([run(3.0)], TEXT).success_rate is None
+
+
+@pytest.mark.parametrize(
+    ("results", "spec", "want"),
+    [
+        (runs([1.0, 0.995, 1.0], outputs=(1.0,) * 4), RELATIONS, ("converged", "solved")),
+        (runs([0.99, 0.99], outputs=(1.0, 1.0, 1.0, 0.97)), RELATIONS, ("unverified", "no_twin")),
+        (runs([1.0, 0.6, 1.0]), R2, ("unconverged", "seeds_split")),
+        (runs([1.0, 0.6]), R2, ("unverified", "no_twin")),
+        (runs([0.536, 0.537, 0.538], ceiling=0.54), R2, ("converged", "ceiling")),
+        (runs([0.50, 0.53, 0.54], ceiling=0.54), R2, ("unverified", "no_twin")),
+        (runs([1.0, 1.0], lrs=(3e-3,)), R2, ("unverified", "one_lr")),
+        (runs([1.0], lrs=GRID), R2, ("unverified", "one_seed")),
+        (runs([1.0, 1.0], lrs=(1e-3, 3e-3)), R2, ("unconverged", "lr_edge")),
+        (runs([3e-5, 4e-5, 3e-5], down=True), NMSE, ("converged", "solved")),
+        (runs([3e-4, 3e-4], down=True), NMSE, ("unverified", "no_twin")),
+        # Within 0.01 of an error of zero is far from solved.
+        (runs([3e-4, 3e-4], down=True, ceiling=0.0), NMSE, ("unverified", "no_twin")),
+        (runs([2.9, 2.9], down=True), TEXT, ("unverified", "no_twin")),
+        ([run(math.nan, status="unfinished")], R2, ("unfinished", "no_finished_run")),
+        ([run(math.nan, status="failed")], R2, ("unfinished", "no_finished_run")),
+        (
+            [*runs([1.0, 1.0]), run(math.nan, seed=2, status="unfinished")],
+            R2,
+            ("unverified", "unfinished_runs"),
+        ),
+        (
+            [*runs([1.0, 1.0]), run(math.nan, seed=2, status="failed")],
+            R2,
+            ("unverified", "failed_runs"),
+        ),
+    ],
+)
+def test_verdict(results: list[Result], spec: TaskSpec, want: tuple[str, str]) -> None:
+    got = cell(results, spec)
+    assert (got.status, got.reason) == want
+
+
+def test_one_diverged_seed_of_three_splits_the_seeds() -> None:
+    results = runs([1.0, 1.0, 1.0])
+    results = [
+        dataclasses.replace(r, status="diverged", test=math.nan) if r.seed == 2 else r
+        for r in results
+    ]
+    got = cell(results, R2)
+    assert (got.status, got.reason, got.diverged) == ("unconverged", "seeds_split", 1)
+
+
+def test_order_of_the_runs_does_not_matter() -> None:
+    results = runs([0.11, 0.73, 0.42, 0.97])
+    assert cell(results[::-1], R2) == cell(results, R2)
+
+
+def test_steps_to_threshold_is_a_median_in_which_never_is_late() -> None:
+    def steps(*values: int | None) -> float | None:
+        return cell(
+            [run(seed=i, steps_to_threshold=v) for i, v in enumerate(values)], R2
+        ).steps_to_threshold
+
+    assert steps(500, 1000, None) == 1000
+    assert steps(500, None, None) is None
+    assert steps(500, 1000) == 750
+    assert stats.MIN_SEEDS_RANKED == 5
