@@ -37,8 +37,7 @@ class Lane:
     checkpoints: Checkpoints
     state: State  # one lane
     step: int
-    best: float = math.nan  # validation metric
-    is_best: bool = False  # the evaluation on record is the best so far, and not saved yet
+    best: float = math.nan  # validation metric of the best state that was saved
     clock: dict[str, float] = dataclasses.field(
         default_factory=lambda: dict.fromkeys(("compile_s", "train_s", "eval_s", "save_s"), 0.0)
     )
@@ -76,33 +75,34 @@ class Lane:
             start_step=restored.step if restored else 0,
         )
         lane = cls(run, directory, about, spec, writer, checkpoints, fresh, 0)
+        if about["log"]["tensorboard"]:
+            tensorboard.session_start(directory / "tb", about["overrides"], directory.name)
         if restored is None:
-            if about["log"]["tensorboard"]:
-                tensorboard.session_start(directory / "tb", about["overrides"], directory.name)
             writer.text("config", "```\n" + json.dumps(data["static"], indent=2) + "\n```")
             return lane
         for reason in restored.skipped:
             emit({"event": "note", "text": f"{directory.name}: {reason}"})
         lane.state, lane.step = restored.state, restored.step
         for row in store.read_records(directory / "metrics.jsonl")[0]:
-            if f"eval/{spec.metric}" in row:
-                lane.note_evaluation(row[f"eval/{spec.metric}"])
-        lane.is_best = False
+            if row["step"] in checkpoints.steps() and f"eval/{spec.metric}" in row:
+                lane._improves(row[f"eval/{spec.metric}"])
         return lane
 
-    def note_evaluation(self, value: float) -> None:
-        """Keeps the best value of the validation metric."""
+    def _improves(self, value: float) -> bool:
+        """Whether a value of the validation metric is the best of the saved states; keeps it."""
         sign = 1 if self.spec.direction == "max" else -1
-        if math.isfinite(value) and not sign * value <= sign * self.best:
-            self.best, self.is_best = value, True
+        if not math.isfinite(value) or sign * value <= sign * self.best:
+            return False
+        self.best = value
+        return True
 
     def save(self, step: int, state: State, metric: float | None) -> None:
-        """A checkpoint of `state`, which is evaluated and on record."""
+        """A checkpoint of `state`; `metric` is what its evaluation found, None if it had none."""
         start = time.perf_counter()
+        best = metric is not None and self._improves(metric)
         self.checkpoints.save(
-            step, state, records_bytes=self.writer.flush(), metric=metric, best=self.is_best
+            step, state, records_bytes=self.writer.flush(), metric=metric, best=best
         )
-        self.is_best = False
         self.clock["save_s"] += time.perf_counter() - start
 
     def finish(self, step: int, diverged_at: int, tested: dict[str, float], heads: Any) -> None:

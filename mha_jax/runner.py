@@ -86,11 +86,11 @@ def drive(group: Group, lanes: list[Lane], step: int, emit: Emit) -> None:
         diverged_at = np.asarray(state.diverged_at)
         lost = bool(np.all(diverged_at[: len(lanes)] >= 0))
         over = lost or step == train.n_steps
-        if step != on_record and (over or step % train.eval_every == 0):
+        fresh = step != on_record and (over or step % train.eval_every == 0)
+        if fresh:
             start, compiled = time.perf_counter(), group.compile_s
             evaluated = group.evaluate(state, "validation")
             for lane, values in zip(lanes, evaluated, strict=False):
-                lane.note_evaluation(values[spec.metric])
                 lane.writer.scalars(step, {f"eval/{key}": value for key, value in values.items()})
                 share(lane, "eval_s", start, compiled)
 
@@ -99,7 +99,7 @@ def drive(group: Group, lanes: list[Lane], step: int, emit: Emit) -> None:
         if due and step > 0 and step != on_record and not lost:
             for r, lane in enumerate(lanes):
                 own = jax.tree.map(lambda x, r=r: x[r : r + 1], state)
-                lane.save(step, own, evaluated[r][spec.metric] if evaluated else None)
+                lane.save(step, own, evaluated[r][spec.metric] if fresh and evaluated else None)
         if over:
             break
 
