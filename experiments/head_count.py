@@ -1,0 +1,74 @@
+"""Where does another head stop helping: at as many heads as the task has relations, taps,
+attributes or maxima?
+
+    python scripts/sweep.py --config=experiments/head_count.py:quick --workdir=results
+    python scripts/sweep.py --config=experiments/head_count.py:full --workdir=results
+
+Each task at a fixed width of the model, where more heads are narrower at equal parameters, and at a
+fixed width of a head, where more heads are more parameters. The two are different questions; the
+tables keep them apart by d_head.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base
+
+TASKS = {
+    "relations": {"train.n_steps": 2000},
+    "taps": {"task.name": "taps", "train.n_steps": 1000},
+    "attr": {
+        "task.name": "attr",
+        "task.attr.n_items": 8,
+        "task.attr.attribute_vocab": 16,
+        "task.attr.n_queries": 4,
+        "model.positions": "none",
+        "train.n_steps": 2500,
+        "train.batch_size": 32,
+    },
+    "d_retrieval": {
+        "task.name": "d_retrieval",
+        "task.d_retrieval.length": 8,
+        "model.positions": "none",
+        "model.d_model": 32,
+        "train.n_steps": 2500,
+    },
+}
+# task -> (n_heads, d_head): first at a fixed d_model, then at a fixed d_head
+SHAPES = {
+    "relations": ((1, 64), (2, 32), (4, 16), (8, 8), (1, 16), (2, 16), (8, 16)),
+    "taps": ((1, 64), (2, 32), (4, 16), (8, 8), (1, 16), (2, 16), (8, 16)),
+    "attr": ((1, 64), (2, 32), (4, 16), (8, 8), (1, 16), (2, 16), (8, 16)),
+    "d_retrieval": ((1, 32), (2, 16), (8, 4), (1, 8), (2, 8), (3, 8), (4, 8), (5, 8)),
+}
+
+
+def get_config(arg: str | None = None) -> ConfigDict:
+    """quick: one learning rate, 2 seeds, a fixed d_model; full: 4 learning rates, 5 seeds."""
+    if arg not in ("quick", "full"):
+        raise ValueError(f"head_count takes :quick or :full, not {arg!r}")
+    config = base.get_config()
+    config.experiment = f"head_count.{arg}"
+    return config
+
+
+def sweep(add, arg: str) -> None:
+    """Every shape of every task, with every learning rate and seed."""
+    for task, overrides in TASKS.items():
+        shapes = SHAPES[task]
+        lrs, seeds = (1e-3, 2e-3, 4e-3, 8e-3), range(5)
+        if arg == "quick":
+            shapes = shapes[3:] if task == "d_retrieval" else shapes[:4]
+            lrs, seeds = (4e-3,), range(1)
+        for n_heads, d_head in shapes:
+            for lr in lrs:
+                for seed in seeds:
+                    add(
+                        {
+                            **overrides,
+                            "model.n_heads": n_heads,
+                            "model.d_head": d_head,
+                            "optim.lr": lr,
+                            "train.seed": seed,
+                            "train.data_seed": seed,
+                        }
+                    )

@@ -1,0 +1,63 @@
+"""How few key/value heads are enough?
+
+    python scripts/sweep.py --config=experiments/kv_groups.py:quick --workdir=results
+    python scripts/sweep.py --config=experiments/kv_groups.py:full --workdir=results
+
+All query heads stay; they share fewer and fewer keys and values. Heads that only ask different
+questions of the same tokens can share; heads that need other keys or values cannot, once n_kv_heads
+* d_head has less room than the task needs.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base
+
+TASKS = {
+    "relations": {"model.n_heads": 16, "train.n_steps": 2000},
+    "attr": {
+        "task.name": "attr",
+        "task.attr.n_items": 8,
+        "task.attr.attribute_vocab": 16,
+        "task.attr.n_queries": 4,
+        "model.positions": "none",
+        "model.n_heads": 8,
+        "train.n_steps": 2500,
+        "train.batch_size": 32,
+    },
+    "taps": {
+        "task.name": "taps",
+        "task.taps.n_taps": 2,
+        "task.taps.n_channels": 32,
+        "model.n_heads": 8,
+        "train.n_steps": 1000,
+    },
+}
+
+
+def get_config(arg: str | None = None) -> ConfigDict:
+    """quick: one learning rate, one seed; full: 4 learning rates, 5 seeds."""
+    if arg not in ("quick", "full"):
+        raise ValueError(f"kv_groups takes :quick or :full, not {arg!r}")
+    config = base.get_config()
+    config.experiment = f"kv_groups.{arg}"
+    return config
+
+
+def sweep(add, arg: str) -> None:
+    """n_kv_heads from n_heads (MHA) down to 1 (MQA)."""
+    lrs, seeds = ((4e-3,), range(1)) if arg == "quick" else ((1e-3, 2e-3, 4e-3, 8e-3), range(5))
+    for overrides in TASKS.values():
+        n_kv_heads = overrides["model.n_heads"]
+        while n_kv_heads >= 1:
+            for lr in lrs:
+                for seed in seeds:
+                    add(
+                        {
+                            **overrides,
+                            "model.n_kv_heads": n_kv_heads,
+                            "optim.lr": lr,
+                            "train.seed": seed,
+                            "train.data_seed": seed,
+                        }
+                    )
+            n_kv_heads //= 2
