@@ -170,7 +170,9 @@ def _limits(cells: Sequence[CellRuns]) -> tuple[float, float]:
     low = max(min([*values, *ends]), min(values) - 0.5 * span)
     high = min(max([*values, *ends]), max(values) + 0.5 * span)
     low, high = low - 0.08 * span, high + 0.16 * span
-    # An accuracy has no values below zero, whatever an interval says.
+    # An interval may reach beyond what the metric can be; the axis does not.
+    if spec.metric in ("accuracy", "r2"):
+        high = min(high, 1.08)
     return (max(low, -0.04) if spec.metric == "accuracy" else low), high
 
 

@@ -10,9 +10,12 @@ With k = 2 taps (- is not scored):
 
 Heads needed: k, one an offset; kv heads needed: n_kv_heads * d_head = n_channels. After
 Cordonnier, Loukas and Jaggi 2020 (arXiv:1911.03584): attention with K*K heads and relative
-positions expresses any K x K convolution. `ceiling` bounds R^2 for fewer. Meant for one layer with
-learned positions and without norm, MLP and residual. The mask is full: with a causal one trained
-layers were seen to use the keys' content and to pass the bound for positions by .055.
+positions expresses any K x K convolution. Meant for one layer with learned positions and without
+norm, MLP and residual; the mask is full.
+
+`ceiling` bounds R^2 for attention by position. Trained layers stay at it for some thousand steps
+and may then learn to use the keys' content as well: two heads of width 32 on the default sizes were
+seen at .527 after 2,000 steps and at .588 after 4,000, where the bound is .533.
 """
 
 from __future__ import annotations

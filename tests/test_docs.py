@@ -1,0 +1,66 @@
+"""The documents do what they say: the worked example and the README's code run."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from mha_jax import Attention
+
+ROOT = Path(__file__).parents[1]
+
+
+def _blocks(path: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", path.read_text(), re.DOTALL)
+
+
+def test_add_a_task_works_as_written(tmp_path):
+    for name in ("mha_jax", "configs", "scripts"):
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignore)
+    module, names, defaults = _blocks(ROOT / "docs" / "add_a_task.md", "python")
+    (tmp_path / "mha_jax" / "tasks" / "first.py").write_text(module)
+    registry = tmp_path / "mha_jax" / "tasks" / "__init__.py"
+    registry.write_text(
+        re.sub(r"NAMES = \(.*?\)\n", lambda _: names, registry.read_text(), count=1, flags=re.S)
+    )
+    base = tmp_path / "configs" / "base.py"
+    before = "    config.model = model"
+    base.write_text(base.read_text().replace(before, defaults + before, 1))
+    command = _blocks(ROOT / "docs" / "add_a_task.md", "sh")[0].split()
+    small = ("train.n_steps=200", "model.d_model=16", "model.n_heads=1", "optim.warmup_steps=20")
+    done = subprocess.run(
+        [sys.executable, *command[1:], *(f"--config.{text}" for text in small)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = csv.DictReader((tmp_path / "results/base/runs.csv").read_text().splitlines())
+    assert (row["task"], row["status"]) == ("first", "done")
+    assert float(row["test/accuracy"]) > 0.9  # one head that looks at position 0 is enough
+
+
+def test_the_readme_attention_is_the_layer():
+    library, lines = (b for b in _blocks(ROOT / "README.md", "python") if "x_btd" in b or "wq" in b)
+    x_btd = jax.random.normal(jax.random.key(1), (2, 5, 64))
+    space = {"nnx": nnx, "jax": jax, "jnp": jnp, "Attention": Attention, "x_btd": x_btd}
+    b, t, h, g, k = 2, 5, 8, 4, 2
+    causal = np.tril(np.ones((t, t), bool))
+    space |= {"x": x_btd, "b": b, "t": t, "h": h, "g": g, "k": k, "causal": causal}
+    exec(library, space)
+    exec(lines, space)
+    assert len([line for line in lines.splitlines() if line.strip()]) == 6
+    np.testing.assert_allclose(space["y_btd"], space["y"], atol=1e-5)
