@@ -69,6 +69,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     model.window = 0  # per layer: newest keys a query sees, itself included; 0: all
     model.n_sinks = 0  # per layer: first positions that stay visible beside a window
     model.positions = "learned"  # rope | learned | none
+    model.qk_from = "content"  # content: the residual stream | positions: learned positions alone
     model.norm = "none"  # none | layer | rms: before mixer, MLP and read-out
     model.residual = False  # add each block's input to its output
     model.bias = False  # biases in all linear maps

@@ -15,5 +15,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.task.name = "d_retrieval"
     config.model.positions = "none"
     config.model.d_model = 32
+    config.model.bias = True
     config.train.n_steps = 5000
+    config.optim.lr = 1e-2
     return config

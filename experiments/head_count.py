@@ -15,7 +15,7 @@ from configs import base
 
 TASKS = {
     "relations": {"train.n_steps": 2000},
-    "taps": {"task.name": "taps", "train.n_steps": 1000},
+    "taps": {"task.name": "taps", "model.qk_from": "positions", "train.n_steps": 1000},
     "attr": {
         "task.name": "attr",
         "task.attr.n_items": 8,
@@ -30,7 +30,8 @@ TASKS = {
         "task.d_retrieval.length": 8,
         "model.positions": "none",
         "model.d_model": 32,
-        "train.n_steps": 2500,
+        "model.bias": True,
+        "train.n_steps": 4000,
     },
 }
 # task -> (n_heads, d_head): first at a fixed d_model, then at a fixed d_head

@@ -29,6 +29,7 @@ TASKS = {
         "task.taps.n_taps": 2,
         "task.taps.n_channels": 32,
         "model.n_heads": 8,
+        "model.qk_from": "positions",
         "train.n_steps": 1000,
     },
 }

@@ -35,7 +35,10 @@ def get_config(arg: str | None = None) -> ConfigDict:
     """`relations` with the defaults of configs/base.py."""
     if arg is not None:
         raise ValueError(f"quickstart takes no argument, not {arg!r}")
-    return base.get_config()
+    config = base.get_config()
+    config.train.n_steps = 2000
+    config.optim.lr = 4e-3
+    return config
 
 
 def sweep(add) -> None:

@@ -43,6 +43,7 @@ class ModelSpec:
     d_model: int
     layers: tuple[LayerSpec, ...]
     positions: str  # rope | learned | none
+    qk_from: str  # content | positions: what queries and keys are made from
     norm: str  # none | layer | rms, before each mixer, each MLP and the read-out
     residual: bool
     bias: bool

@@ -57,6 +57,7 @@ KEYS: dict[str, Key] = {
     "model.scale": Key("bool"),
     "model.use_wo": Key("bool"),
     "model.share": _choice("none", "qk", "kv", "qkv"),
+    "model.qk_from": _choice("content", "positions"),
     "model.qk_norm": Key("bool"),
     "model.gate": Key("bool"),
     "model.kv_init": _choice("mean", "fresh"),

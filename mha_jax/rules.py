@@ -109,6 +109,12 @@ def _heads(got: Values, raw: Values, row: Values, i: int) -> Iterator[Problem]:
         rule = f"makes heads of width {h}, which must be even with model.positions='rope'"
         fix = "make model.d_head even, or choose other positions"
         yield Problem(key, raw[key], f"{rule}; {fix}")
+    if got.get("model.qk_from") == "positions" and got.get("model.positions") != "learned":
+        rule = f"needs model.positions='learned', not {got.get('model.positions')!r}"
+        yield Problem("model.qk_from", "positions", f"{rule}; set one of the two")
+    if got.get("model.qk_from") == "positions" and got.get("model.share") in ("kv", "qkv"):
+        rule = f"has keys that values cannot share, and model.share={got['model.share']!r}"
+        yield Problem("model.qk_from", "positions", f"{rule}; choose 'none' or 'qk'")
     if got.get("model.share") in ("qk", "qkv") and k is not None and n is not None and k != n:
         rule = f"{_at(raw, k, i)}must have model.n_kv_heads={k} equal to model.n_heads={n}"
         fix = "set model.n_kv_heads=None, or choose 'none' or 'kv'"

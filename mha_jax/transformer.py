@@ -85,40 +85,38 @@ class Encoder(nnx.Module):
     Tokens, and fields, which are summed, read a row of a table [size, d] each; vectors have one
     matrix [size, d]. With encoder = mlp these are [size, d_encoder] with a bias, then ReLU and a
     map [d_encoder, d] with a bias.
+
+    Rows of tables, positions and query token start with length 1, and so do encoded vectors of
+    unit variance: entries of unit variance would saturate the first softmax. On `relations` four
+    heads then need three times the steps.
     """
 
     def __init__(self, model: ModelSpec, spec: TaskSpec, *, key: jax.Array):
         self.kind, mlp = spec.inputs, spec.encoder == "mlp"
+        self.dtype = jnp.dtype(model.compute_dtype)
         width = spec.d_encoder if mlp else model.d_model
-        dtype = jnp.dtype(model.compute_dtype)
-        # A table is a linear map of a one-hot vector: as many ones as tables are its fan-in.
-        fan_in = spec.input_sizes[0] if self.kind == "vectors" else len(spec.input_sizes)
+        fan_in = spec.input_sizes[0] if self.kind == "vectors" else 1  # a table reads one row
+        fan_in *= 1 if mlp else model.d_model
         self.embed = nnx.List(
             nnx.Param(normal(key, f"embed/{i}", (size, width), fan_in))
             for i, size in enumerate(spec.input_sizes)
         )
         biased = mlp or (model.bias and self.kind == "vectors")
         self.bias = nnx.Param(jnp.zeros(width)) if biased else None
-        self.out = (
-            Linear(width, model.d_model, bias=True, dtype=dtype, key=fold(key, "out"))
-            if mlp
-            else None
-        )
-        self.dtype = dtype
+        like: dict[str, Any] = {"bias": True, "dtype": self.dtype, "key": fold(key, "out")}
+        self.out = Linear(width, model.d_model, **like) if mlp else None
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
+        first = self.embed[0][...]
         if self.kind == "vectors":
-            x = inputs.reshape(-1, inputs.shape[-1]).astype(self.dtype) @ self.embed[0][...].astype(
-                self.dtype
-            )
-            x = x.astype(jnp.float32)
+            rows = inputs.reshape(-1, first.shape[0]).astype(self.dtype)
+            x = (rows @ first.astype(self.dtype)).astype(jnp.float32)
         else:
             ids = inputs.reshape(-1, len(self.embed))
-            x = self.embed[0][...][ids[:, 0]]
+            x = first[ids[:, 0]]
             for i, table in enumerate(self.embed[1:], 1):
                 x = x + table[...][ids[:, i]]
-        if self.bias is not None:
-            x = x + self.bias[...][None]
+        x = x if self.bias is None else x + self.bias[...][None]
         return x if self.out is None else self.out(jax.nn.relu(x)).astype(jnp.float32)
 
 
@@ -187,28 +185,23 @@ class Transformer(nnx.Module):
 
     def __init__(self, model: ModelSpec, spec: TaskSpec, *, key: jax.Array):
         self.encoder = Encoder(model, spec, key=fold(key, "encoder"))
-        self.query = (
-            nnx.Param(normal(key, "query", (model.d_model,), 1)) if spec.query_token else None
-        )
+        d = model.d_model
+        self.query = nnx.Param(normal(key, "query", (d,))) if spec.query_token else None
         learned = model.positions == "learned"
-        self.positions = (
-            nnx.Param(normal(key, "positions", (spec.length, model.d_model), 1))
-            if learned
-            else None
-        )
+        positions = normal(key, "positions", (spec.length, d), fan_in=d)
+        self.positions = nnx.Param(positions) if learned else None
         layer_keys = fold(key, "layers")
         self.layers = nnx.List(
             Layer(layer, model, key=fold(layer_keys, str(i)))
             for i, layer in enumerate(model.layers)
         )
         widths = [layer.width for layer in self.layers]
-        if any(width != model.d_model for width in widths[:-1]):
-            raise ValueError(
-                f"mixers return {widths} columns; all but the last must be d_model={model.d_model}"
-            )
+        if any(width != d for width in widths[:-1]):
+            raise ValueError(f"mixers return {widths} columns; all but the last must return {d}")
         self.norm = Norm(model.norm, widths[-1])
         self.readout = Readout(widths[-1], model, spec, key=fold(key, "readout"))
         self.mask = core.Mask(spec.mask, spec.n_context).check()
+        self.qk_from = model.qk_from
         self.n_outputs, self.output_size = len(spec.outputs), spec.output_size
 
     def __call__(
@@ -237,14 +230,17 @@ class Transformer(nnx.Module):
                 jnp.concatenate([x.reshape(b, t, -1), query], axis=1).reshape(b * (t + 1), -1),
                 t + 1,
             )
+        qk_rows = None
         if self.positions is not None:
             if t > self.positions.shape[0]:
                 raise ValueError(f"{t} positions, but only {self.positions.shape[0]} are learned")
             x = (x.reshape(b, t, -1) + self.positions[:t][None]).reshape(b * t, -1)
+            if self.qk_from == "positions":
+                qk_rows = jnp.tile(self.positions[:t], (b, 1))
         stats = []
         for i, layer in enumerate(self.layers):
             factors = None if head_mask is None else head_mask[i]
-            context = core.Context(self.mask, probe is not None, factors)
+            context = core.Context(self.mask, probe is not None, factors, qk_rows)
             x, result = layer(x, b=b, t=t, context=context, probe=probe)
             stats.append(result)
         outputs = self.readout(self.norm(x)).reshape(b, t, self.n_outputs, self.output_size)

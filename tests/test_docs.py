@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import jax
@@ -35,7 +36,10 @@ def test_add_a_task_works_as_written(tmp_path):
         re.sub(r"NAMES = \(.*?\)\n", lambda _: names, registry.read_text(), count=1, flags=re.S)
     )
     base = tmp_path / "configs" / "base.py"
-    before = "    config.model = model"
+    before, defaults = (
+        "    config.model = model",
+        textwrap.indent(textwrap.dedent(defaults), "    "),
+    )
     base.write_text(base.read_text().replace(before, defaults + before, 1))
     command = _blocks(ROOT / "docs" / "add_a_task.md", "sh")[0].split()
     small = ("train.n_steps=200", "model.d_model=16", "model.n_heads=1", "optim.warmup_steps=20")

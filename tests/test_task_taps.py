@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from scipy.optimize import nnls
 
 from mha_jax.config import LayerSpec, ModelSpec
 from mha_jax.tasks import taps
@@ -30,6 +31,7 @@ def model(n_heads, n_kv_heads, d_head, d_model=64, n_layers=1, **changes):
         scale=True,
         use_wo=True,
         share="none",
+        qk_from="positions",
         qk_norm=False,
         gate=False,
         kv_init="mean",
@@ -82,14 +84,20 @@ def test_inputs_and_targets_have_unit_variance():
         assert abs(values.var() - 1) < 0.01
 
 
-def best_mixture(w_joi, n_heads, sweeps=1000):
-    """R^2 of the best sum of `n_heads` terms weight_j x map, by alternating least squares."""
+def best_mixture(w_joi, n_heads, starts=5, sweeps=80):
+    """R^2 of the best sum of `n_heads` terms weight_j x map with weights >= 0, by alternating
+    (non-negative) least squares from several starts.
+    """
     flat = w_joi.reshape(len(w_joi), -1)
-    mix = np.random.default_rng(0).standard_normal((len(w_joi), n_heads))
-    for _ in range(sweeps):
-        head_maps = np.linalg.pinv(mix) @ flat
-        mix = flat @ np.linalg.pinv(head_maps)
-    return 1 - np.sum((flat - mix @ head_maps) ** 2) / np.sum(flat**2)
+    generator, found = np.random.default_rng(0), []
+    for _ in range(starts):
+        mix = generator.uniform(size=(len(w_joi), n_heads))
+        for _ in range(sweeps):
+            head_maps = np.linalg.pinv(mix) @ flat
+            mix = np.stack([nnls(head_maps.T, row)[0] for row in flat])
+        error = flat - mix @ (np.linalg.pinv(mix) @ flat)
+        found.append(1 - np.sum(error**2) / np.sum(flat**2))
+    return max(found)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -97,8 +105,8 @@ def best_mixture(w_joi, n_heads, sweeps=1000):
 def test_ceiling_is_the_best_mixture_of_heads(cfg, seed):
     for n_heads in range(1, cfg.n_taps):
         bound = taps.ceiling(cfg, seed, model(n_heads, n_heads, 64))
-        # Slow where two singular values are close, so the fit may lag a little; never lead.
-        assert bound - 1e-3 < best_mixture(taps.maps(cfg, seed), n_heads) < bound + 1e-9
+        # Alternating steps are slow where two maxima are close: a short search may lag.
+        assert bound - 2e-2 < best_mixture(taps.maps(cfg, seed), n_heads) < bound + 1e-3
 
 
 @pytest.mark.parametrize("n_heads", [1, 2, 3, 4])
@@ -138,11 +146,28 @@ def test_ceiling_rises_with_heads_to_one():
     assert all(low < high for low, high in zip(found[:3], found[1:4], strict=True))
     assert found[3:] == pytest.approx([1.0] * 5)
     assert max(found) <= 1.0
-    assert found[0] > 1 / 4
+    assert found[0] >= 1 / 4
+
+
+def test_ceiling_is_at_most_the_share_of_the_largest_singular_values():
+    cfg = taps.Config(16, 4, 16)
+    for seed in range(5):
+        shares = np.linalg.svd(taps.maps(cfg, seed).reshape(4, -1), compute_uv=False) ** 2
+        bounds = np.cumsum(shares) / shares.sum()
+        for n_heads in range(1, 5):
+            found = taps.ceiling(cfg, seed, model(n_heads, n_heads, 64))
+            assert n_heads / 4 - 1e-9 <= found <= bounds[n_heads - 1] + 1e-9
 
 
 @pytest.mark.parametrize(
-    "changes", [dict(n_layers=2), dict(d_ff=8), dict(norm="rms"), dict(mixer="mine")]
+    "changes",
+    [
+        dict(n_layers=2),
+        dict(d_ff=8),
+        dict(norm="rms"),
+        dict(mixer="mine"),
+        dict(qk_from="content"),
+    ],
 )
 def test_no_ceiling_where_the_argument_does_not_hold(changes):
     assert taps.ceiling(CONFIGS[0], 0, model(2, 2, 8, **changes)) is None

@@ -92,6 +92,7 @@ class Context(NamedTuple):
     mask: Mask = Mask()  # the task's; a layer sets its own window in it
     wants_stops: bool = False
     head_mask: jax.Array | None = None  # float [n], multiplies z
+    qk_rows: jax.Array | None = None  # [b*t, d], what queries and keys read; None: what values do
 
 
 class Attended(NamedTuple):

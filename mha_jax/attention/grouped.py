@@ -142,7 +142,10 @@ class Attention(nnx.Module):
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """The same on rows [b*t, d], with stops: the mixer of `mha_jax.attention`."""
         n, k, h = self.n_heads, self.n_kv_heads, self.d_head
-        made = self._project(x)
+        if context.qk_rows is None:
+            made = self._project(x, "qkvg")
+        else:
+            made = self._project(x, "vg") | self._project(context.qk_rows, "qk")
         q, key, v = (made[letter] for letter in SHARES[self.share])
         q_btkgh, k_bskh = q.reshape(b, t, k, n // k, h), key.reshape(b, t, k, h)
         v_bskh = v.reshape(b, t, k, h)
@@ -171,9 +174,9 @@ class Attention(nnx.Module):
         y = y if self.bo is None else y + self.bo[...].astype(self.dtype)[None]
         return y, stops if context.wants_stops else {}
 
-    def _project(self, x: jax.Array) -> dict[str, jax.Array]:
+    def _project(self, x: jax.Array, which: str) -> dict[str, jax.Array]:
         """Rows of queries, keys, values and gate, by letter, from one product."""
-        letters = [letter for letter in "qkvg" if getattr(self, f"w{letter}") is not None]
+        letters = [letter for letter in which if getattr(self, f"w{letter}") is not None]
         matrices = [getattr(self, f"w{letter}")[...] for letter in letters]
         y = x.astype(self.dtype) @ jnp.concatenate(matrices, axis=1).astype(self.dtype)
         if self.bq is not None:

@@ -11,11 +11,12 @@ The answer is read at a learned query token q after the T vectors. One channel, 
     max0        .     .     .     .     2       where the first maximum stands
     max1        .     .     .     .     1
 
-Heads needed: D (Yu et al., ICLR 2026, arXiv:2510.06662, whose experiment this is: ReLU encoder, one
-layer without residual, norm and positions, GELU read-out, every vector visible). With n_heads = D
-the error falls by one to two decades and parameters do not grow with T; with fewer they grow
+Heads needed: D (Yu et al., ICLR 2026, arXiv:2510.06662, whose experiment this is: ReLU encoder,
+one layer without residual, norm and positions, GELU read-out, every vector visible). With n_heads
+= D the error falls by one to two decades and parameters do not grow with T; with fewer they grow
 exponentially in T. The heads differ in their queries only, so one kv head does as well as D: the
 negative control for kv sharing. The paper draws 8,000 sequences once; here every batch is fresh.
+The mean of y is far from 0: without biases four heads were seen ten times worse.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ def problems(cfg: Config) -> Iterator[tuple[str, str, str]]:
 def spec(cfg: Config) -> TaskSpec:
     """The query token, last, sees the vectors and not itself.
 
-    chance 1: the error of the mean of y. solved_at 1e-4: runs with n_heads = D end at 3e-5 to
-    7e-5, the best with one head less at 2e-4 (the paper) or 1e-2 (5,000 steps of batch 64), both
-    with T = 16 and D = 4.
+    chance 1: the error of the mean of y. solved_at 5e-4: runs with n_heads = D end at 1e-4 to 4e-4
+    after 5,000 steps (3e-5 to 7e-5 at best), with one head less at 3e-3 to 1e-2, and at 6e-4 in the
+    mean of the paper's long ones; all with T = 16 and D = 4.
     """
     return TaskSpec(
         inputs="vectors",
@@ -71,7 +72,7 @@ def spec(cfg: Config) -> TaskSpec:
         metric="nmse",
         direction="min",
         chance=1.0,
-        solved_at=1e-4,
+        solved_at=5e-4,
         roles=tuple(f"max{d}" for d in range(cfg.n_maxima)),
         autoregressive=False,
     )
