@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from configs import base
 
 TASKS = {
-    "relations": {"train.n_steps": 2000},
+    "relations": {"train.n_steps": 1500},
     "taps": {"task.name": "taps", "model.qk_from": "positions", "train.n_steps": 1000},
     "attr": {
         "task.name": "attr",
@@ -22,7 +22,7 @@ TASKS = {
         "task.attr.attribute_vocab": 16,
         "task.attr.n_queries": 4,
         "model.positions": "none",
-        "train.n_steps": 2500,
+        "train.n_steps": 2000,
         "train.batch_size": 32,
     },
     "d_retrieval": {

@@ -17,7 +17,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
         raise ValueError(f"head_split takes :quick or :full, not {arg!r}")
     config = base.get_config()
     config.experiment = f"head_split.{arg}"
-    config.train.n_steps = 2000
+    config.train.n_steps = 1500
     config.train.eval_every = 250
     return config
 

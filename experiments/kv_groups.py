@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from configs import base
 
 TASKS = {
-    "relations": {"model.n_heads": 16, "train.n_steps": 2000},
+    "relations": {"model.n_heads": 16, "train.n_steps": 1500},
     "attr": {
         "task.name": "attr",
         "task.attr.n_items": 8,
@@ -21,7 +21,7 @@ TASKS = {
         "task.attr.n_queries": 4,
         "model.positions": "none",
         "model.n_heads": 8,
-        "train.n_steps": 2500,
+        "train.n_steps": 2000,
         "train.batch_size": 32,
     },
     "taps": {
