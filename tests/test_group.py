@@ -11,6 +11,8 @@ from mha_jax import train
 from mha_jax.config import Hypers
 from mha_jax.group import Group, n_lanes
 
+pytestmark = pytest.mark.smoke  # also on the second stack of libraries
+
 SMALL = static("relations", n_steps=40)
 RUNS = [
     Hypers(seed, 7, lr, wd) for seed, lr, wd in ((0, 3e-3, 0.0), (1, 1e-3, 0.1), (2, 3e-3, 0.0))

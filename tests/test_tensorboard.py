@@ -19,6 +19,8 @@ from mha_jax.picture import attention_png
 from mha_jax.tensorboard import Session
 from mha_jax.writer import RunWriter
 
+pytestmark = pytest.mark.smoke  # also on the second stack of libraries
+
 METRICS = ["test/accuracy"]
 
 

@@ -15,6 +15,8 @@ from mha_jax import loss, optim, rng, train
 from mha_jax.config import OptimSpec
 from mha_jax.tasks import Batch
 
+pytestmark = pytest.mark.smoke  # also on the second stack of libraries
+
 OPTIM = OptimSpec(warmup_steps=10, decay_fraction=0.2, b1=0.9, b2=0.999, eps=1e-8, clip=0.0)
 
 
