@@ -83,8 +83,9 @@ class Lane:
         for reason in restored.skipped:
             emit({"event": "note", "text": f"{directory.name}: {reason}"})
         lane.state, lane.step = restored.state, restored.step
+        saved = checkpoints.steps()
         for row in store.read_records(directory / "metrics.jsonl")[0]:
-            if row["step"] in checkpoints.steps() and f"eval/{spec.metric}" in row:
+            if row["step"] in saved and f"eval/{spec.metric}" in row:
                 lane._improves(row[f"eval/{spec.metric}"])
         return lane
 
