@@ -84,7 +84,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     )
     model.kernel = "auto"  # auto | reference | fast
     model.compute_dtype = "float32"  # float32 | bfloat16; the softmax is float32 always
-    model.cache_dtype = "float32"  # float32 | bfloat16: what a cached key or value is stored in
+    model.cache_dtype = "float32"  # what a cached key or value is stored in
 
     config.match = match = ConfigDict(type_safe=False)
     match.policy = "none"  # none | d_ff | d_model | n_layers: what changes to match parameters
@@ -96,6 +96,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     train.seed = 0  # initial weights
     train.data_seed = 0  # training batches; runs with equal data_seed see the same ones
     train.eval_every = 500  # steps
+    # Both draws are rounded up to whole batches of min(n_eval, 128) sequences.
     train.n_eval = 1024  # sequences of the validation draw
     train.n_test = 4096  # sequences of the test draw
     train.n_probe = 256  # sequences whose attention is scored at the end

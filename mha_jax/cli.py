@@ -180,10 +180,20 @@ def main(argv: Sequence[str] | None = None, *, single: bool = False) -> int:
             else dry_run_table(sweep)
         )
         return 0
-    from mha_jax.launch import launch  # here, since --help and --dry_run need none of it
+    # Here, since --help and --dry_run need none of it.
+    from mha_jax.launch import launch
+    from mha_jax.pool import WorkerError
 
     workers = args.flags.get("--workers")
-    return launch(sweep, Path(args.flags["--workdir"]), workers=int(workers) if workers else None)
+    workdir = Path(args.flags["--workdir"])
+    try:
+        return launch(sweep, workdir, workers=int(workers) if workers else None)
+    except WorkerError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
 
 
 def tell(problems: Sequence[Problem]) -> None:

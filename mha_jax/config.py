@@ -56,7 +56,7 @@ class ModelSpec:
     kv_init: str  # mean | fresh: how fewer kv heads start (attention/grouped.py)
     kernel: str  # auto | reference | fast
     compute_dtype: str  # float32 | bfloat16
-    cache_dtype: str  # float32 | bfloat16: what a cached key or value is stored in
+    cache_dtype: str  # float32: what a cached key or value is stored in
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,7 +48,7 @@ def evaluate(
 
 def batch_size(static: StaticConfig) -> int:
     """Sequences that are evaluated at a time."""
-    return min(static.train.n_eval, static.train.n_test, _EVAL_BATCH)
+    return min(static.train.n_eval, _EVAL_BATCH)
 
 
 def analyse(program: Program, params: Any, constants: dict[str, jax.Array]) -> dict[str, Any]:

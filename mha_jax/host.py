@@ -30,7 +30,7 @@ def accelerator() -> bool:
     """Whether jax would find a GPU or TPU here, told without importing it."""
     wanted = os.environ.get("JAX_PLATFORMS", "")
     if wanted:
-        return "cpu" not in wanted.split(",")
+        return wanted.split(",")[0] != "cpu"
     gpu = any(importlib.util.find_spec(f"jax_cuda{v}_plugin") for v in (12, 13)) and glob.glob(
         "/dev/nvidia[0-9]*"
     )
@@ -55,6 +55,10 @@ def _tunes_memory() -> bool:
 def child_environment(cache_dir: Path) -> dict[str, str]:
     """The environment of a worker process: huge pages for malloc and a persistent compile cache."""
     env = dict(os.environ)
+    # Workers run the code that planned the sweep, wherever they are started and whatever else is
+    # installed.
+    root, path = str(Path(__file__).parents[1]), env.get("PYTHONPATH")
+    env["PYTHONPATH"] = os.pathsep.join([root, path]) if path else root
     env.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_dir))
     env.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     env.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")

@@ -164,20 +164,27 @@ def _record_environment(
     """Writes `run.json`; a run that goes on under other conditions is marked `mixed`, and a line
     says so."""
     path = directory / "run.json"
-    sessions = json.loads(path.read_text())["sessions"] if resumed and path.exists() else []
+    sessions, lost = [], False
+    if resumed:
+        try:
+            sessions = json.loads(path.read_bytes())["sessions"]
+        except (OSError, ValueError, KeyError, TypeError):
+            lost = True  # what came before is not known to be the same
     changed = sorted(
         {
             key
             for earlier in sessions
             for key in ("device", "threads", "lane_mode", "source", "versions")
-            if earlier[key] != environment[key]
+            if earlier.get(key) != environment[key]
         }
     )
+    if lost:
+        emit({"event": "note", "text": f"{path}: not readable; the run is marked mixed"})
     if changed:
         text = f"resumed with other {', '.join(changed)} than before: marked mixed, see run.json"
         emit({"event": "note", "text": f"{directory.name}: {text}"})
     sessions = [*sessions, environment]
-    write_json_atomic(path, {**environment, "mixed": bool(changed), "sessions": sessions})
+    write_json_atomic(path, {**environment, "mixed": lost or bool(changed), "sessions": sessions})
 
 
 def _ceiling(static: StaticConfig) -> float | None:

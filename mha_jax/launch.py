@@ -8,7 +8,11 @@ Imports no jax.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import fcntl
+import os
+import socket
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mha_jax import config, cost, host, report, runstate, store, tensorboard
@@ -29,20 +33,31 @@ def launch(sweep: Sweep, workdir: Path, workers: int | None = None) -> int:
 
     Returns:
       The exit code: 0, or 1 if a run failed.
+
+    Raises:
+      ValueError: another launch is at work in the directory, or a run there is not what it says.
+      WorkerError: workers cannot start.
+      OSError: the directory cannot be written.
     """
     root = workdir / sweep.experiment
+    with locked(root):
+        return _launch(sweep, workdir, root, workers)
+
+
+def _launch(sweep: Sweep, workdir: Path, root: Path, workers: int | None) -> int:
     directories = place(sweep, root)
     pending, kept = [], 0
     progress = Progress(len(sweep.runs))
     for planned in sweep.runs:
         state = runstate.read(directories[planned.run.hash])
-        if state.finished:
+        if state.done:
             kept += 1
             progress.finished(planned.run.hash)
         elif state.given_up:
             progress.note(
                 f"{planned.label}: failed {state.attempts} times, last with: {state.error}; "
-                f"not tried again (delete {directories[planned.run.hash]} to start it afresh)"
+                f"not tried again (to do so, delete "
+                f"{directories[planned.run.hash] / 'summary.json'})"
             )
         else:
             pending.append(planned)
@@ -58,7 +73,7 @@ def launch(sweep: Sweep, workdir: Path, workers: int | None = None) -> int:
         progress.note(f"wrote {path}")
     show_table(root)
     states = [runstate.read(directories[planned.run.hash]) for planned in sweep.runs]
-    failed = sum(not state.finished for state in states)
+    failed = sum(not state.done for state in states)
     if failed:
         progress.note(
             f"{failed} of {len(states)} runs failed: {root / 'runs.csv'} has status and error"
@@ -66,10 +81,32 @@ def launch(sweep: Sweep, workdir: Path, workers: int | None = None) -> int:
     return 1 if failed else 0
 
 
+@contextlib.contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Keeps a second launch out of a sweep's directory. The lock goes with the process.
+
+    Raises:
+      ValueError: another launch holds it.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / ".lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            raise ValueError(
+                f"{root}: another launch is at work ({holder}); wait for it, or stop it"
+            ) from None
+        file.truncate(0)
+        file.write(f"host {socket.gethostname()}, pid {os.getpid()}\n")
+        file.flush()
+        yield
+
+
 def place(sweep: Sweep, root: Path) -> dict[str, Path]:
     """Makes the run directories and their `config.json`; a run that is there already keeps its
     directory and file."""
-    root.mkdir(parents=True, exist_ok=True)
     there = {path.parent.name[-10:]: path.parent for path in root.glob("*/config.json")}
     directories = {}
     for planned in sweep.runs:

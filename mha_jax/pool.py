@@ -5,6 +5,7 @@ Imports no jax.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import queue
@@ -27,6 +28,12 @@ class Worker:
     process: subprocess.Popen[str]
     cpu: int | None
     job: list[PlannedRun] = dataclasses.field(default_factory=list)
+    started: set[str] = dataclasses.field(default_factory=set)  # hashes of its runs in work
+    ready: bool = False  # it came as far as asking for work
+
+
+class WorkerError(RuntimeError):
+    """Workers cannot start here; no run is to blame."""
 
 
 class Pool:
@@ -49,7 +56,11 @@ class Pool:
         self.log_path = root / "logs" / "workers.log"
 
     def serve(self) -> None:
-        """Returns when every job is done or given up. Workers never outlive this call."""
+        """Returns when every job is done or given up. Workers never outlive this call.
+
+        Raises:
+          WorkerError: a worker died before it was ready for work.
+        """
         with self.log_path.open("a") as log:
             alive = [self._start(cpu, log) for cpu in self.cpus]
             try:
@@ -58,14 +69,16 @@ class Pool:
                     if event is None:
                         alive.remove(worker)
                         worker.process.wait()
+                        if not worker.ready:
+                            raise WorkerError(self._last_words(worker))
                         self._lost(worker)
                         if self.jobs:
                             alive.append(self._start(worker.cpu, log))
                     elif event["event"] == "ready":
-                        worker.job = []
+                        worker.ready, worker.job = True, []
                         self._hand_out(worker)
                     else:
-                        self._report(event)
+                        self._report(worker, event)
             finally:
                 for worker in alive:
                     worker.process.kill()
@@ -98,15 +111,18 @@ class Pool:
         if not self.jobs:
             worker.process.stdin.close()
             return
-        worker.job = self.jobs.pop(0)
+        worker.job, worker.started = self.jobs.pop(0), set()
         paths = [str(self.directories[planned.run.hash]) for planned in worker.job]
-        worker.process.stdin.write(json.dumps({"runs": paths}) + "\n")
-        worker.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has just died: its end is told as well
+            worker.process.stdin.write(json.dumps({"runs": paths}) + "\n")
+            worker.process.stdin.flush()
 
-    def _report(self, event: dict[str, Any]) -> None:
+    def _report(self, worker: Worker, event: dict[str, Any]) -> None:
         planned = self.by_hash.get(event.get("run", ""))
         if event["event"] == "note":
             self.progress.note(event["text"])
+        elif event["event"] == "start":
+            worker.started.add(event["run"])
         elif event["event"] == "failed" and planned is not None:
             self.progress.note(f"{planned.label}: failed with: {event['error']}")
             self._retry(planned)
@@ -114,16 +130,29 @@ class Pool:
             self.progress.show(planned, event)
 
     def _lost(self, worker: Worker) -> None:
-        """A worker died with a job in hand: its unfinished runs are recorded as failed once."""
+        """A worker died with a job in hand: its runs in work are recorded as failed once, those
+        that it had not begun are handed out again.
+        """
+        waiting = []
         for planned in worker.job:
             directory = self.directories[planned.run.hash]
-            if not runstate.read(directory).finished:
-                error = (
-                    f"the worker died (exit code {worker.process.returncode}); see {self.log_path}"
-                )
-                runstate.record_failure(directory, error)
-                self.progress.note(f"{planned.label}: {error}")
-                self._retry(planned)
+            if runstate.read(directory).done:
+                continue
+            if planned.run.hash not in worker.started:
+                waiting.append(planned)
+                continue
+            error = f"the worker died (exit code {worker.process.returncode}); see {self.log_path}"
+            runstate.record_failure(directory, error)
+            self.progress.note(f"{planned.label}: {error}")
+            self._retry(planned)
+        if waiting:
+            self.jobs.append(waiting)
+
+    def _last_words(self, worker: Worker) -> str:
+        lines = [line for line in self.log_path.read_text().splitlines() if line.strip()]
+        said = f": {lines[-1].strip()}" if lines else ""
+        code = worker.process.returncode
+        return f"a worker ended before its first job (exit code {code}){said}; see {self.log_path}"
 
     def _retry(self, planned: PlannedRun) -> None:
         state = runstate.read(self.directories[planned.run.hash])

@@ -63,9 +63,10 @@ class Progress:
         run = planned.run.hash
         if event["event"] == "done":
             self.finished(run)
+            result = f"{event['name']} {_number(event['metric'])}"
             self.note(
                 f"[{len(self.done)}/{self.n_runs}] {planned.about['task']} {planned.label}: "
-                f"{event['name']} {_number(event['metric'])}"
+                f"{'diverged' if event['diverged'] else result}"
             )
         else:
             self.current[run] = (planned, event)
@@ -78,7 +79,7 @@ class Progress:
     def _eta(self) -> str:
         running = sum(event["step"] / event["n_steps"] for _, event in self.current.values())
         made = len(self.done) - self.shared + running
-        if made <= 0:
+        if made < 0.5:  # so far it is start-up and compilation
             return "?"
         seconds = (time.monotonic() - self.start) * (self.n_runs - len(self.done) - running) / made
         return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -7,7 +7,9 @@ is already on record.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,7 @@ def run_group(directories: list[Path], emit: Emit, environment: dict[str, Any]) 
         lanes: list[Lane] = []
         try:
             for directory, run in zip(some, runs[start : start + group.lanes], strict=True):
+                emit({"event": "start", "run": run.hash})
                 fresh = jax.tree.map(lambda x: x[:1], group.init(group.hypers([run.hypers])))
                 lanes.append(
                     Lane.open(
@@ -54,13 +57,16 @@ def run_group(directories: list[Path], emit: Emit, environment: dict[str, Any]) 
             for step in sorted({lane.step for lane in lanes}):
                 drive(group, [lane for lane in lanes if lane.step == step], step, emit)
         except Exception as error:
+            for lane in lanes:  # a retry must not find its files in use
+                with contextlib.suppress(Exception):
+                    lane.close()
             _record_failures(some, error, emit)
 
 
 def _record_failures(directories: list[Path], error: Exception, emit: Emit) -> None:
     text = f"{type(error).__name__}: {error}".splitlines()[0]
     for directory in directories:
-        if not runstate.read(directory).finished:
+        if not runstate.read(directory).done:
             runstate.record_failure(directory, text)
             emit({"event": "failed", "run": directory.name[-10:], "error": text})
 
@@ -89,7 +95,7 @@ def drive(group: Group, lanes: list[Lane], step: int, emit: Emit) -> None:
         fresh = step != on_record and (over or step % train.eval_every == 0)
         if fresh:
             start, compiled = time.perf_counter(), group.compile_s
-            evaluated = group.evaluate(state, "validation")
+            evaluated = _valid(group.evaluate(state, "validation"), diverged_at)
             for lane, values in zip(lanes, evaluated, strict=False):
                 lane.writer.scalars(step, {f"eval/{key}": value for key, value in values.items()})
                 share(lane, "eval_s", start, compiled)
@@ -132,8 +138,18 @@ def drive(group: Group, lanes: list[Lane], step: int, emit: Emit) -> None:
             )
         step = until
 
-    tested, heads = group.evaluate(state, "test"), group.analyse(state)
+    tested, heads = _valid(group.evaluate(state, "test"), diverged_at), group.analyse(state)
     for r, lane in enumerate(lanes):
         lane.finish(step, int(diverged_at[r]), tested[r], heads[r])
         event = {"event": "done", "run": lane.run.hash, "name": spec.metric}
-        emit({**event, "metric": tested[r][spec.metric]})
+        emit({**event, "metric": tested[r][spec.metric], "diverged": bool(diverged_at[r] >= 0)})
+
+
+def _valid(metrics: list[dict[str, float]], diverged_at: np.ndarray) -> list[dict[str, float]]:
+    """NaN for lanes that have diverged: the largest of NaN logits is the first, which may be right
+    by chance, and that is no accuracy.
+    """
+    return [
+        dict.fromkeys(values, math.nan) if at >= 0 else values
+        for values, at in zip(metrics, diverged_at, strict=True)
+    ]

@@ -124,8 +124,12 @@ def read_sweep(root: str | Path) -> tuple[list[StoredRun], list[str]]:
     problems: list[str] = []
     for directory in sorted(p for p in root.iterdir() if p.is_dir()):
         if (directory / "config.json").exists():
-            runs.append(read_run(directory))
-            problems.extend(runs[-1].problems)
+            stored = read_run(directory)
+            if any(stored.run.hash == other.run.hash for other in runs):
+                problems.append(f"{directory}: a copy of another run's directory; left out")
+                continue
+            runs.append(stored)
+            problems.extend(stored.problems)
         elif _DIRECTORY.search(directory.name):
             problems.append(f"{directory}: no config.json; left out")
     if not runs:

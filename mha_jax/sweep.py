@@ -185,7 +185,7 @@ def _plan(sweep: Sweep, members: list[_Member]) -> None:
             same = f"the same run as {describe(first.overrides)}"
             sweep.dropped.append((member.overrides, same))
     for member, label in zip(kept.values(), labels(_swept(list(kept.values()))), strict=True):
-        about = _about(sweep.experiment, member)
+        about = _about(sweep, member)
         planned = PlannedRun(member.run, label or about["task"], member.overrides, about)
         sweep.runs.append(planned)
 
@@ -209,10 +209,10 @@ def _of_other_task(key: str, name: Any) -> bool:
     return parts[0] == "task" and len(parts) == 3 and parts[1] != name
 
 
-def _about(experiment: str, member: _Member) -> dict[str, Any]:
+def _about(sweep: Sweep, member: _Member) -> dict[str, Any]:
     static, log = member.run.static, member.config["log"]
     return {
-        "experiment": experiment,
+        "experiment": sweep.experiment,
         "task": static.task.name,
         "variant": cost.variant(static.model),
         "match": member.config["match"]["policy"],
@@ -222,5 +222,5 @@ def _about(experiment: str, member: _Member) -> dict[str, Any]:
         "kv_bytes_per_token": cost.kv_bytes_per_token(static.model),
         "flops_per_token": cost.flops_per_token(static),
         "log": {leaf: read(KEYS[f"log.{leaf}"], value)[0] for leaf, value in log.items()},
-        "overrides": member.overrides,
+        "overrides": {**sweep.loaded.overrides, **member.overrides},
     }

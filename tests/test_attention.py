@@ -329,6 +329,13 @@ def test_rotary_scores_depend_on_the_distance_alone(assert_close):
         rope(jnp.ones((2, 5)), axis=0)
 
 
+def test_the_rope_switch_turns_queries_and_keys_alike(assert_close):
+    same = jnp.tile(jax.random.normal(jax.random.key(1), (1, 1, 16)), (1, 7, 1))
+    scores = np.asarray(run_stops(module_of("rope"), same)[1]["scores_bkgts"])
+    assert_close(scores[..., 1:, 1:], scores[..., :-1, :-1])
+    assert np.abs(scores[..., 0, 0] - scores[..., 0, 1]).min() > 1e-3
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

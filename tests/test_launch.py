@@ -15,6 +15,7 @@ import pytest
 
 from mha_jax import launch, runstate
 from mha_jax.load import load
+from mha_jax.pool import Pool, Worker
 from mha_jax.progress import Progress
 from mha_jax.sweep import expand
 
@@ -147,9 +148,58 @@ def test_a_diverged_run_is_recorded_and_the_others_are_as_without_it(tmp_path, c
     calm, wild = rows
     (lost,) = wild.keys() - calm.keys()
     assert wild[lost]["status"] == "diverged" and int(wild[lost]["diverged_at"]) > 0
+    assert "lr=10.0" in done.stdout and ": diverged" in done.stdout
+    assert wild[lost]["test/accuracy"] in ("", "nan")  # the argmax of NaN is no answer
     for run, row in calm.items():
         assert wild[run]["status"] == "done"
         assert wild[run]["test/accuracy"] == row["test/accuracy"]
+
+
+def test_workers_that_cannot_start_end_the_launch_and_blame_no_run(tmp_path):
+    config = _write(tmp_path, seeds=1)
+    done = subprocess.run(
+        _command(config, tmp_path / "out"),
+        env={**os.environ, "JAX_PLATFORMS": "cpux"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "before its first job" in done.stderr and "workers.log" in done.stderr
+    assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
+    assert not list((tmp_path / "out" / "small").glob("*/summary.json"))
+
+
+def test_a_second_launch_is_kept_out(tmp_path):
+    config = _write(tmp_path, seeds=1)
+    with launch.locked(tmp_path / "out" / "small"):
+        done = subprocess.run(
+            _command(config, tmp_path / "out"), capture_output=True, text=True, timeout=120
+        )
+    assert done.returncode == 2
+    assert f"pid {os.getpid()}" in done.stderr and len(done.stderr.splitlines()) == 1
+    with launch.locked(tmp_path / "out" / "small"):
+        pass
+
+
+@pytest.mark.parametrize("workdir", ["/proc/none", "a" * 300])
+def test_a_directory_that_cannot_be_made_is_one_line(tmp_path, workdir):
+    command = _command(_write(tmp_path), Path(workdir))
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"status": "wat"}', '{"status": "failed"}'])
+def test_an_unreadable_summary_is_none(tmp_path, text):
+    (tmp_path / "summary.json").write_text(text)
+    assert runstate.read(tmp_path) == runstate.RunState()
+
+
+def test_failures_of_other_source_code_do_not_count(tmp_path, monkeypatch):
+    runstate.record_failure(tmp_path, "out of memory")
+    assert runstate.record_failure(tmp_path, "out of memory").given_up
+    monkeypatch.setattr(runstate.host, "source_digest", lambda: "mended")
+    assert not runstate.read(tmp_path).given_up
 
 
 def test_a_failed_run_is_tried_twice_and_an_identical_failure_once(tmp_path):
@@ -188,8 +238,24 @@ def test_progress_on_a_pipe_is_plain_lines(tmp_path, capsys):
     with Progress(2) as progress:
         event = {"event": "progress", "step": 5, "n_steps": 10, "loss": 1.0}
         progress.show(planned, {**event, "name": "accuracy", "metric": None})
-        done = {"event": "done", "name": "accuracy", "metric": 0.5}
+        done = {"event": "done", "name": "accuracy", "metric": 0.5, "diverged": False}
         progress.show(planned, done)
     lines = capsys.readouterr().out.splitlines()
     assert "step 5/10" in lines[0]
     assert lines[1].startswith("[1/2]") and "accuracy 0.5" in lines[1]
+
+
+def test_a_dead_worker_costs_only_the_run_it_had_begun_an_attempt(tmp_path, capsys):
+    planned = expand(load(str(_write(tmp_path, seeds=3)), None, [])).runs[:3]
+    directories = {one.run.hash: tmp_path / one.run.hash for one in planned}
+    for directory in directories.values():
+        directory.mkdir()
+    pool = Pool([planned], directories, [None], tmp_path, tmp_path, Progress(3))
+    dead = subprocess.Popen([sys.executable, "-c", "raise SystemExit(9)"], text=True)
+    dead.wait()
+    worker = Worker(dead, None, job=pool.jobs.pop(), started={planned[0].run.hash}, ready=True)
+    pool._lost(worker)
+    states = [runstate.read(directories[one.run.hash]).attempts for one in planned]
+    assert states == [1, 0, 0]
+    assert pool.jobs == [[planned[0]], planned[1:]]
+    assert "the worker died (exit code 9)" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -226,3 +227,11 @@ def test_public_names_lead_somewhere() -> None:
 
     assert mha_jax.Attention is Attention and mha_jax.load_run is load_run
     assert mha_jax.__version__.count(".") == 2
+
+
+def test_a_copy_of_a_run_is_no_second_seed(tmp_path):
+    original = make_run(tmp_path, static(), 0.5)
+    shutil.copytree(original, tmp_path / f"backup-{original.name[-10:]}")
+    runs, problems = store.read_sweep(tmp_path)
+    assert len(runs) == 1
+    assert len(problems) == 1 and "a copy of another run" in problems[0]

@@ -53,10 +53,17 @@ class Mask(NamedTuple):
         """Itself.
 
         Raises:
-          ValueError: unknown kind, or a window without the causal mask.
+          ValueError: unknown kind, or numbers that do not go with it.
         """
         if self.kind not in ("causal", "full", "context_query"):
             raise ValueError(f"mask={self.kind!r} is not one of causal, full, context_query")
+        if self.kind == "context_query" and self.n_context < 1:
+            raise ValueError(f"mask='context_query' needs an n_context, not {self.n_context}")
+        if self.window < 0 or self.n_sinks < 0 or (self.n_sinks and not self.window):
+            raise ValueError(
+                f"window={self.window} and n_sinks={self.n_sinks} must not be negative, and sinks "
+                "need a window"
+            )
         if self.window and self.kind != "causal":
             raise ValueError(f"window={self.window} needs mask='causal', not {self.kind!r}")
         return self
