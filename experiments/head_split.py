@@ -4,6 +4,11 @@
 
 The head split is a reshape: at a fixed width every head count has the same parameters and, with the
 same seed, starts from bitwise the same ones. What differs is only how many softmaxes read them.
+
+Seen with :quick (8 runs, 107 s on 2 busy cores; accuracy, mean of 2 seeds):
+
+    heads      1     2     4     8
+    accuracy   .548  .753  1.000 1.000
 """
 
 from ml_collections import ConfigDict
@@ -24,7 +29,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 def sweep(add, arg: str) -> None:
     """quick: 2 seeds at one learning rate; full: 5 seeds at four."""
-    lrs, seeds = ((3e-3,), range(2)) if arg == "quick" else ((1e-3, 2e-3, 4e-3, 8e-3), range(5))
+    lrs, seeds = ((4e-3,), range(2)) if arg == "quick" else ((2e-3, 4e-3, 8e-3, 16e-3), range(5))
     for n_heads in (1, 2, 4, 8):
         for lr in lrs:
             for seed in seeds:

@@ -5,8 +5,19 @@
 
 Four relations are asked of every token at once (the task `relations`). One head can hold one or two
 of them, four heads hold all four, one head each; with few, narrow kv heads the room for keys runs
-out before the heads do. Three short runs on real
-text stand beside it. One learning rate and two seeds: an illustration, not a ranking.
+out before the heads do. Three short runs on real text stand beside it. One learning rate and two
+seeds: an illustration, not a ranking.
+
+Seen (17 runs, 153 s on 2 cores that did other work as well; accuracy per relation, mean of 2
+seeds):
+
+                    prev   class  word   delimiter
+    1 head          .997   .104   .104   .949
+    2 heads         .957   .205   .928   .954
+    4 heads         1.000  1.000  1.000  1.000      also with 1 kv head; 8 heads the same
+    16 heads, 1 kv  .601   .725   .648   1.000      heads of width 4: no room for keys
+
+    text, 400 steps, bits per byte: 1 head 2.41, 4 heads 2.22, 4 heads with 1 kv head 2.24
 """
 
 from ml_collections import ConfigDict
