@@ -180,7 +180,7 @@ def memory(model: ModelSpec, spec: TaskSpec, train: TrainSpec) -> int:
     forward = outside + 4 * d + 2 * max(layer.d_ff for layer in model.layers)
     programs = (
         train.batch_size * (kept + 4 * n_heads * keys + outside),
-        min(_EVAL_BATCH, train.n_eval, train.n_test) * (forward + 2 * n_heads * keys),
+        min(_EVAL_BATCH, train.n_eval) * (forward + 2 * n_heads * keys),
         min(_PROBE_BATCH, train.n_probe) * (forward + 4 * n_heads * length),
     )
     return 16 * model_params(model, spec) + 4 * length * max(programs)

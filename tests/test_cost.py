@@ -147,7 +147,6 @@ def test_cache_bytes() -> None:
     assert cache({}) == 2 * 4 * 16 * 4  # MHA: 2 d numbers, 4 bytes each
     assert {cache({"model.n_heads": n}) for n in (1, 2, 4, 8)} == {2 * 64 * 4}
     assert cache({"model.n_heads": 8, "model.n_kv_heads": 2}) == 2 * 2 * 8 * 4
-    assert cache({"model.cache_dtype": "bfloat16"}) == 2 * 64 * 2
     assert cache({"model.n_layers": 3, "model.n_kv_heads": "4,2,1"}) == 2 * (4 + 2 + 1) * 16 * 4
     for share in ("qk", "kv", "qkv"):
         assert cache({"model.share": share}) == cache({})
