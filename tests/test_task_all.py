@@ -201,8 +201,8 @@ from configs.base import get_config
 from mha_jax import tasks
 from mha_jax.config import LayerSpec, ModelSpec
 layer = LayerSpec("grouped", 4, 4, 16, 0, 0, 0)
-model = ModelSpec(64, (layer,), "learned", "none", False, False, "gelu", True, True, "none",
-                  False, False, "mean", "auto", "float32", "float32")
+model = ModelSpec(64, (layer,), "learned", "content", "none", False, False, "gelu", True, True,
+                  "none", False, False, "mean", "auto", "float32", "float32")
 for name in tasks.NAMES:
     module = importlib.import_module("mha_jax.tasks." + name)
     cfg = module.Config(**get_config().task[name].to_dict())
