@@ -87,8 +87,8 @@ class Encoder(nnx.Module):
     map [d_encoder, d] with a bias.
 
     Rows of tables, positions and query token start with length 1, and so do encoded vectors of
-    unit variance: entries of unit variance would saturate the first softmax. On `relations` four
-    heads then need three times the steps.
+    unit variance: entries of unit variance would saturate the first softmax, and four heads then
+    left `relations` unsolved after 3,000 steps on some seeds.
     """
 
     def __init__(self, model: ModelSpec, spec: TaskSpec, *, key: jax.Array):

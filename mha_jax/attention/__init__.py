@@ -10,7 +10,8 @@ A mixer moves information between positions. Its module `mha_jax/attention/<name
         mix(x, *, b, t, context) -> (y, stops)
 
             x        [b*t, d] float32: the residual stream after its norm, sequence by sequence
-            context  core.Context: the task's mask, whether stops are wanted, factors of the heads
+            context  core.Context: the task's mask, whether stops are wanted, factors of the heads,
+                     and other rows for queries and keys where the model makes them from positions
             y        [b*t, width]; the layer adds the residual
             stops    {} unless `context.wants_stops`; then those of `core.STOPS` that have a meaning
                      for this mixer; "resid_btd" is added by the layer
