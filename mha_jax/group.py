@@ -41,6 +41,9 @@ class Group:
 
     Every method takes and returns trees with a leading lane axis r. Each program is compiled at its
     first use; the seconds that took are summed in `compile_s`.
+
+    Raises:
+      ValueError: lanes that the mode cannot carry, or a corpus that is not the one of the config.
     """
 
     def __init__(self, static: StaticConfig, lanes: int = 1, mode: str = "sequential"):
@@ -51,6 +54,11 @@ class Group:
         self.lanes, self.mode = lanes, mode
         self.compile_s = 0.0
         task = static.task
+        if task.data_hash and task.module.data_hash(task.config) != task.data_hash:
+            raise ValueError(
+                f"the corpus of task {task.name!r} has changed since the run was planned; "
+                "launch again to plan new runs, or put the old text back"
+            )
         self.constants = {
             split: jax.device_put(task.module.constants(task.config, task.seed, split))
             for split in SPLITS

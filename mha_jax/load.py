@@ -109,9 +109,10 @@ def _run_file(path: str) -> tuple[bytes, Any]:
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = getattr(error, "strerror", None) or error
         raise Refused(Problem("--config", path, f"cannot be read ({reason}); {fix}")) from None
-    if str(ROOT) not in sys.path:
-        sys.path.insert(0, str(ROOT))
     name = str(Path(path).resolve())
+    for place in (str(Path(name).parent), str(ROOT)):  # modules beside it, and ours before them
+        if place not in sys.path:
+            sys.path.insert(0, place)
     spec = importlib.util.spec_from_file_location(_MODULE, name, loader=_Source(name, source))
     assert spec is not None and spec.loader is not None
     module = sys.modules[_MODULE] = importlib.util.module_from_spec(spec)

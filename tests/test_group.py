@@ -106,3 +106,9 @@ def test_analysis_covers_every_head_and_its_rows_sum_to_one():
     assert weights_nts.shape == (4, 13, 13)
     np.testing.assert_allclose(weights_nts.sum(-1), 1, atol=1e-6)
     assert heads["roles"][0]["mass"].shape == (4, 4)
+
+
+def test_a_corpus_that_has_changed_is_refused():
+    spec = static("text")  # with a made-up hash
+    with pytest.raises(ValueError, match="the corpus of task 'text' has changed"):
+        Group(spec)

@@ -225,3 +225,14 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     assert done.stdout.startswith("mine: 2000 runs in 1 group")
+
+
+def test_a_config_may_import_a_module_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "beside_it.py").write_text("HEADS = 2\n")
+    (tmp_path / "mine.py").write_text(
+        "from beside_it import HEADS\nfrom configs import base\n\n"
+        "def get_config(arg=None):\n    config = base.get_config()\n"
+        "    config.model.n_heads = HEADS\n    return config\n"
+    )
+    loaded = load.load(str(tmp_path / "mine.py"), None, [])
+    assert not loaded.problems and loaded.config["model"]["n_heads"] == 2

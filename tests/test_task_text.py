@@ -230,3 +230,9 @@ def test_spec():
         None,
     )
     assert [spec.vocab[byte] for byte in (65, 10, 200)] == ["A", "\\n", "\\xc8"]
+
+
+def test_a_corpus_that_has_gone_is_named(tmp_path):
+    cfg = text.Config(path=str(tmp_path / "gone"), length=8, suffix=".txt")
+    with pytest.raises(corpus.CorpusError, match="gone.* does not exist"):
+        text.constants(cfg, 0, "train")

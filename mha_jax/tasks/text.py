@@ -89,7 +89,11 @@ def constants(cfg: Config, seed: int, split: str) -> dict[str, Any]:
     Raises:
       CorpusError: the corpus cannot be read (any more).
     """
-    return {"corpus": np.frombuffer(corpus.split(cfg.path, cfg.suffix, seed, split), np.uint8)}
+    try:
+        text = corpus.split(cfg.path, cfg.suffix, seed, split)
+    except corpus.CorpusError as error:
+        raise corpus.CorpusError(f"task.text.path={cfg.path!r} {error.rule}", error.fix) from None
+    return {"corpus": np.frombuffer(text, np.uint8)}
 
 
 def data_hash(cfg: Config) -> str:
