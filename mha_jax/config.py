@@ -78,6 +78,39 @@ class TaskRef:
         """The task's own frozen Config."""
         return self.module.Config(**dict(self.params))
 
+    @property
+    def spec(self) -> Any:
+        """The task's `tasks.TaskSpec`."""
+        return self.module.spec(self.config)
+
+    def constants(self, split: str) -> dict[str, Any]:
+        """The task's numpy arrays of "train", "validation" or "test".
+
+        Raises:
+          ValueError: the corpus cannot be read.
+        """
+        found = getattr(self.module, "constants", None)
+        return found(self.config, self.seed, split) if found else {}
+
+    @property
+    def data_changed(self) -> bool:
+        """Whether the corpus is another than the one that the run was planned with.
+
+        Raises:
+          ValueError: the corpus cannot be read.
+        """
+        return bool(self.data_hash) and self.module.data_hash(self.config) != self.data_hash
+
+    def ceiling(self, model: ModelSpec) -> float | None:
+        """Bound of the task's metric for the model; None where none is known."""
+        found = getattr(self.module, "ceiling", None)
+        return found(self.config, self.seed, model) if found else None
+
+    def baselines(self, model: ModelSpec) -> dict[str, float]:
+        """Values of the task's metric that need no training, by name."""
+        found = getattr(self.module, "baselines", None)
+        return found(self.config, self.seed, model) if found else {}
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainSpec:

@@ -125,7 +125,7 @@ def model_params(model: ModelSpec, spec: TaskSpec) -> int:
 
 def n_params(static: StaticConfig) -> int:
     """Parameters of a run's model."""
-    return model_params(static.model, static.task.module.spec(static.task.config))
+    return model_params(static.model, static.task.spec)
 
 
 def flops_per_token(static: StaticConfig) -> int:
@@ -135,7 +135,7 @@ def flops_per_token(static: StaticConfig) -> int:
     not. The reference kernel multiplies exactly that; the fast one skips keys that no query of a
     chunk sees. A backward pass costs about twice as much again.
     """
-    model, spec = static.model, static.task.module.spec(static.task.config)
+    model, spec = static.model, static.task.spec
     inputs = spec.length - spec.query_token  # the learned query passes no encoder
     sequence = 2 * inputs * _linear(_encoder_matrices(model, spec), False)
     per_position = 2 * _linear(_readout_matrices(model, spec), False)
@@ -153,7 +153,7 @@ def _chunk_length(length: int) -> int:
 
 def memory_bytes(static: StaticConfig) -> int:
     """Memory of a run: see `memory`."""
-    return memory(static.model, static.task.module.spec(static.task.config), static.train)
+    return memory(static.model, static.task.spec, static.train)
 
 
 def memory(model: ModelSpec, spec: TaskSpec, train: TrainSpec) -> int:

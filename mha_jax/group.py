@@ -54,15 +54,12 @@ class Group:
         self.lanes, self.mode = lanes, mode
         self.compile_s = 0.0
         task = static.task
-        if task.data_hash and task.module.data_hash(task.config) != task.data_hash:
+        if task.data_changed:
             raise ValueError(
                 f"the corpus of task {task.name!r} has changed since the run was planned; "
                 "launch again to plan new runs, or put the old text back"
             )
-        self.constants = {
-            split: jax.device_put(task.module.constants(task.config, task.seed, split))
-            for split in SPLITS
-        }
+        self.constants = {split: jax.device_put(task.constants(split)) for split in SPLITS}
         program = self.program
         self._init = self._compiled(
             lambda hypers: train.init(program, hypers),

@@ -16,7 +16,6 @@ from typing import Any
 from mha_jax import config, runstate, store, tensorboard
 from mha_jax.analysis.roles import head_rows
 from mha_jax.checkpoint import Checkpoints
-from mha_jax.config import StaticConfig
 from mha_jax.files import write_atomic, write_json_atomic
 from mha_jax.tasks import TaskSpec
 from mha_jax.train import State
@@ -138,7 +137,8 @@ class Lane:
                 "diverged_at": diverged_at if diverged_at >= 0 else None,
                 "final": {**last, **final},
                 "best": _best(evaluations, self.spec),
-                "ceiling": _ceiling(static),
+                "ceiling": static.task.ceiling(static.model),
+                "baselines": static.task.baselines(static.model),
                 "steps_to_threshold": steps_to_threshold(evaluations, self.spec),
                 "error": None,
                 "attempts": runstate.read(self.directory).attempts,
@@ -185,10 +185,6 @@ def _record_environment(
         emit({"event": "note", "text": f"{directory.name}: {text}"})
     sessions = [*sessions, environment]
     write_json_atomic(path, {**environment, "mixed": lost or bool(changed), "sessions": sessions})
-
-
-def _ceiling(static: StaticConfig) -> float | None:
-    return static.task.module.ceiling(static.task.config, static.task.seed, static.model)
 
 
 def _best(evaluations: list[dict[str, Any]], spec: TaskSpec) -> dict[str, Any] | None:

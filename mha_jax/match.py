@@ -93,7 +93,7 @@ def _reference(to: str) -> tuple[dict[str, Any], str]:
 
 def _change(policy: str, config: dict[str, Any], run: Run, target: int) -> str | None:
     """Sets the size with which the model comes nearest to `target`, or says why it cannot."""
-    model, spec = run.static.model, run.static.task.module.spec(run.static.task.config)
+    model, spec = run.static.model, run.static.task.spec
     if policy == "d_ff":
         if not any(layer.d_ff for layer in model.layers):
             others = "'d_model' or 'n_layers'" if _uniform(config) else "'d_model'"

@@ -24,7 +24,7 @@ def run_seconds(static: StaticConfig) -> float:
 
     A training step is three forward passes (the backward one costs two); an evaluation is one.
     """
-    train, length = static.train, static.task.module.spec(static.task.config).length
+    train, length = static.train, static.task.spec.length
     n_evaluations = 1 + train.n_steps // train.eval_every
     sequences = 3 * train.n_steps * train.batch_size + n_evaluations * train.n_eval + train.n_test
     return sequences * length * cost.flops_per_token(static) / FLOPS_PER_SECOND

@@ -121,12 +121,12 @@ class LoadedRun:
           ValueError: the corpus of the task is not the one that the run was trained on.
         """
         task = self.run.static.task
-        if task.data_hash and task.module.data_hash(task.config) != task.data_hash:
+        if task.data_changed:
             raise ValueError(
                 f"{self.directory}: the corpus of task {task.name!r} has changed since the run; "
                 f"give a text or inputs"
             )
-        constants = task.module.constants(task.config, task.seed, "test")
+        constants = task.constants("test")
         return jax.jit(lambda c: evaluate.probe_batch(self._program, c))(constants)
 
     @functools.cached_property

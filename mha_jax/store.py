@@ -54,7 +54,7 @@ class StoredRun:
         """
         task = self.run.static.task
         try:
-            return task.module.spec(task.config)
+            return task.spec
         except (ImportError, TypeError) as error:
             raise ValueError(
                 f"{self.directory}: task {task.name!r} cannot be loaded ({error}); "

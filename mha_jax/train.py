@@ -45,7 +45,7 @@ class Program:
     @classmethod
     def of(cls, static: StaticConfig) -> Program:
         """The program of a static config."""
-        spec = static.task.module.spec(static.task.config)
+        spec = static.task.spec
         return cls(static, spec, build(static.model, spec))
 
     def sample(self, key: jax.Array, constants: dict[str, jax.Array], n: int) -> Any:

@@ -83,7 +83,7 @@ def make_run(
     run = config.Run(spec, config.Hypers(seed=seed, data_seed=seed, lr=lr, weight_decay=0.0))
     directory = root / f"{label}-{run.hash}"
     directory.mkdir(parents=True)
-    task = spec.task.module.spec(spec.task.config)
+    task = spec.task.spec
     _json(
         directory / "config.json",
         {

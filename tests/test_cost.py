@@ -50,7 +50,7 @@ GRID: list[dict[str, Any]] = [
 
 
 def model_of(run: Any) -> tuple[Any, Any]:
-    spec = run.static.task.module.spec(run.static.task.config)
+    spec = run.static.task.spec
     return build(run.static.model, spec), spec
 
 
@@ -203,7 +203,7 @@ def test_memory_is_estimated_from_above(overrides: dict[str, Any]) -> None:
     static = run_of(overrides).static
     program = train.Program.of(static)
     hypers = train.HyperArrays(jnp.uint32(0), jnp.uint32(0), jnp.float32(1e-3), jnp.float32(0))
-    constants = static.task.module.constants(static.task.config, 0, "train")
+    constants = static.task.constants("train")
     state = jax.eval_shape(lambda: train.init(program, hypers))
     used = []
     for function, tree in (
@@ -261,7 +261,7 @@ def test_whatever_the_schema_accepts_can_be_built_and_is_counted() -> None:
             continue
         result = match.match(config, run)
         static = run.static if result.problems else result.run.static
-        model = build(static.model, static.task.module.spec(static.task.config))
+        model = build(static.model, static.task.spec)
         params = jax.eval_shape(model.init, jax.random.key(0))
         assert cost.n_params(static) == sum(x.size for x in jax.tree.leaves(params)), config
         built += 1

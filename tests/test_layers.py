@@ -122,10 +122,10 @@ for name in tasks.NAMES:
     assert not problems, problems
     task = run.static.task
     assert list(task.module.problems(task.config)) == []
-    task.module.spec(task.config)
-    task.module.ceiling(task.config, task.seed, run.static.model)
+    task.spec
+    task.ceiling(run.static.model)
     for split in tasks.SPLITS:
-        task.module.constants(task.config, task.seed, split)
+        task.constants(split)
 """
     )
 

@@ -94,7 +94,7 @@ def test_attention_is_that_of_the_analysis(relations: LoadedRun, assert_close: A
     """The first sequence of the probe draw, with the heads in the order of heads.csv."""
     maps, static = relations.attention(), relations.run.static
     program, state = program_and_state(static, 30)
-    constants = static.task.module.constants(static.task.config, 0, "test")
+    constants = static.task.constants("test")
     example = jax.jit(lambda p, c: evaluate.analyse(program, p, c))(state.params, constants)[
         "example"
     ]

@@ -72,6 +72,7 @@ def run_rows(runs: Sequence[StoredRun]) -> list[Row]:
                 "best_validation": best.get(f"eval/{spec.metric}"),
                 "error": summary.get("error"),
                 **{key: final[key] for key in sorted(final) if key.startswith(("eval/", "test/"))},
+                **_baselines(run),
             }
         )
     return _same_columns(rows)
@@ -101,6 +102,8 @@ def frontier_rows(gathered: Sequence[CellRuns]) -> list[Row]:
         row = {name: row[name] for name in FRONTIER_COLUMNS}
         if len(c.cell.outputs) > 1:
             row |= {f"mean/{o}": v for o, v in zip(c.spec.outputs, c.cell.outputs, strict=True)}
+        for run in c.runs:
+            row |= _baselines(run)
         rows.append(row)
     return _same_columns(rows)
 
@@ -174,6 +177,11 @@ def _task(task: config.TaskRef) -> Row:
 def _costs(run: StoredRun) -> Row:
     names = ("match", "params_ratio", "n_params", "kv_bytes_per_token", "flops_per_token")
     return {name: run.about[name] for name in names}
+
+
+def _baselines(run: StoredRun) -> Row:
+    told = run.summary.get("baselines") or {}
+    return {f"baseline/{name}": told[name] for name in sorted(told)}
 
 
 def _compact(value: Any) -> str:

@@ -5,10 +5,15 @@ A task module holds
     Config                        frozen dataclass without defaults (those are in configs/base.py)
     problems(cfg)                 -> iterator of (field, the rule it breaks, the fix)         no jax
     spec(cfg)                     -> TaskSpec                                                 no jax
-    constants(cfg, seed, split)   -> dict of numpy arrays: arguments of the compiled program  no jax
     sample(key, constants, cfg, n) -> Batch of n sequences, drawn on the device
-    ceiling(cfg, seed, model)     -> best reachable value of the metric, or None              no jax
-    data_hash(cfg)                -> SHA-256 of the corpus; only a task that reads one        no jax
+
+and, where the task has such a thing,
+
+    constants(cfg, seed, split)   -> dict of numpy arrays: arguments of the compiled program  no jax
+    ceiling(cfg, seed, model)     -> bound of the metric for the model, None: none is known   no jax
+    baselines(cfg, seed, model)   -> {name: value of the metric} of what is no trained model:
+                                     a Bayes predictor, least squares, a fixed offset         no jax
+    data_hash(cfg)                -> SHA-256 of the corpus that it reads                      no jax
 
 `problems` expects values of the declared types and checks ranges and rules between fields; a
 problem reads as "field=value <rule>; <fix>". The others expect a config without problems. `seed`
@@ -42,13 +47,7 @@ class TaskSpec:
         int, ...
     ]  # tokens: (vocabulary,) | fields: one vocabulary a field | vectors: (size,)
     length: int  # positions the model reads-out over, t, the query token included
-    query_token: bool  # append one learned position that has no input
-    encoder: str  # linear | mlp (one hidden ReLU layer)
-    d_encoder: int  # hidden width of the mlp encoder; 0 with linear
-    readout: str  # linear | mlp (one hidden GELU layer)
-    d_readout: int  # hidden width of the mlp read-out; 0 with linear
     mask: str  # causal | full | context_query: every position sees the first n_context ones only
-    n_context: int  # 0 unless mask is context_query
     outputs: tuple[str, ...]  # names of the read-out heads
     output_size: int  # v
     kind: str  # class: targets are ids, cross entropy | regression: vectors, squared error
@@ -57,7 +56,13 @@ class TaskSpec:
     chance: float  # value of the metric for a model that ignores its input
     solved_at: float | None  # value from which every output must count as solved
     roles: tuple[str, ...]  # keys of Batch.pointers
-    autoregressive: bool  # position t predicts the input of position t + 1
+    n_context: int = 0  # with context_query
+    query_token: bool = False  # append one learned position that has no input
+    encoder: str = "linear"  # linear | mlp (one hidden ReLU layer)
+    d_encoder: int = 0  # hidden width of the mlp encoder
+    readout: str = "linear"  # linear | mlp (one hidden GELU layer)
+    d_readout: int = 0  # hidden width of the mlp read-out
+    autoregressive: bool = False  # position t predicts the input of position t + 1
     vocab: tuple[
         str, ...
     ] = ()  # how a token (fields: the first field) is written, for plots; (): no text form

@@ -30,7 +30,6 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from mha_jax.config import ModelSpec
 from mha_jax.tasks import Batch, TaskSpec, bounds
 
 
@@ -73,11 +72,6 @@ def spec(cfg: Config) -> TaskSpec:
         inputs="fields",
         input_sizes=(2 * cfg.attribute_vocab,) * cfg.n_attributes + (cfg.n_values + 1,),
         length=cfg.n_items + cfg.n_queries,
-        query_token=False,
-        encoder="linear",
-        d_encoder=0,
-        readout="linear",
-        d_readout=0,
         mask="context_query",
         n_context=cfg.n_items,
         outputs=outputs,
@@ -88,14 +82,7 @@ def spec(cfg: Config) -> TaskSpec:
         chance=1 / cfg.n_values,
         solved_at=0.99,
         roles=outputs,
-        autoregressive=False,
     )
-
-
-def constants(cfg: Config, seed: int, split: str) -> dict[str, Any]:
-    """None: attributes and values are ids without structure."""
-    del cfg, seed, split
-    return {}
 
 
 def sample(key: Any, constants: dict[str, Any], cfg: Config, n: int) -> Batch:
@@ -129,9 +116,3 @@ def sample(key: Any, constants: dict[str, Any], cfg: Config, n: int) -> Batch:
         loss_mask=jnp.moveaxis((pointers_bat >= 0).astype(jnp.float32), 1, 2),
         pointers={f"attr{a}": pointers_bat[:, a] for a in range(attributes)},
     )
-
-
-def ceiling(cfg: Config, seed: int, model: ModelSpec) -> float | None:
-    """None: no bound is known for fewer heads than attributes."""
-    del cfg, seed, model
-    return None

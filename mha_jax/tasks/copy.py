@@ -18,7 +18,6 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from mha_jax.config import ModelSpec
 from mha_jax.tasks import Batch, TaskSpec, bounds
 
 
@@ -41,13 +40,7 @@ def spec(cfg: Config) -> TaskSpec:
         inputs="tokens",
         input_sizes=(cfg.vocab + 1,),
         length=2 * cfg.length,
-        query_token=False,
-        encoder="linear",
-        d_encoder=0,
-        readout="linear",
-        d_readout=0,
         mask="causal",
-        n_context=0,
         outputs=("symbol",),
         output_size=cfg.vocab + 1,
         kind="class",
@@ -59,12 +52,6 @@ def spec(cfg: Config) -> TaskSpec:
         autoregressive=True,
         vocab=(*map(str, range(cfg.vocab)), "|"),
     )
-
-
-def constants(cfg: Config, seed: int, split: str) -> dict[str, Any]:
-    """None."""
-    del cfg, seed, split
-    return {}
 
 
 def sample(key: Any, constants: dict[str, Any], cfg: Config, n: int) -> Batch:
@@ -90,9 +77,3 @@ def sample(key: Any, constants: dict[str, Any], cfg: Config, n: int) -> Batch:
             )
         },
     )
-
-
-def ceiling(cfg: Config, seed: int, model: ModelSpec) -> float | None:
-    """None: no bound that depends on heads."""
-    del cfg, seed, model
-    return None

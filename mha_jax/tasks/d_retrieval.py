@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from mha_jax.config import ModelSpec
 from mha_jax.tasks import Batch, TaskSpec, bounds
 
 
@@ -74,7 +73,6 @@ def spec(cfg: Config) -> TaskSpec:
         chance=1.0,
         solved_at=5e-4,
         roles=tuple(f"max{d}" for d in range(cfg.n_maxima)),
-        autoregressive=False,
     )
 
 
@@ -106,9 +104,3 @@ def sample(key: Any, constants: dict[str, Any], cfg: Config, n: int) -> Batch:
             for d in range(cfg.n_maxima)
         },
     )
-
-
-def ceiling(cfg: Config, seed: int, model: ModelSpec) -> float | None:
-    """None: the theorem bounds the growth of the parameters with T, not the error of a model."""
-    del cfg, seed, model
-    return None

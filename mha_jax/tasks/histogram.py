@@ -16,7 +16,6 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from mha_jax.config import ModelSpec
 from mha_jax.tasks import Batch, TaskSpec, bounds
 
 
@@ -46,13 +45,7 @@ def spec(cfg: Config) -> TaskSpec:
         inputs="tokens",
         input_sizes=(cfg.vocab,),
         length=cfg.length,
-        query_token=False,
-        encoder="linear",
-        d_encoder=0,
-        readout="linear",
-        d_readout=0,
         mask="full",
-        n_context=0,
         outputs=("count",),
         output_size=cfg.length,
         kind="class",
@@ -61,15 +54,8 @@ def spec(cfg: Config) -> TaskSpec:
         chance=math.exp(log_chance),
         solved_at=0.99,
         roles=(),
-        autoregressive=False,
         vocab=tuple(map(str, range(cfg.vocab))),
     )
-
-
-def constants(cfg: Config, seed: int, split: str) -> dict[str, Any]:
-    """None."""
-    del cfg, seed, split
-    return {}
 
 
 def sample(key: Any, constants: dict[str, Any], cfg: Config, n: int) -> Batch:
@@ -88,9 +74,3 @@ def sample(key: Any, constants: dict[str, Any], cfg: Config, n: int) -> Batch:
         loss_mask=jnp.ones((n, cfg.length, 1)),
         pointers={},
     )
-
-
-def ceiling(cfg: Config, seed: int, model: ModelSpec) -> float | None:
-    """None: no bound that depends on heads."""
-    del cfg, seed, model
-    return None

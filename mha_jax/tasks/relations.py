@@ -30,7 +30,6 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from mha_jax.config import ModelSpec
 from mha_jax.tasks import Batch, TaskSpec, bounds
 
 ROLES = ("prev", "class", "word", "delimiter")
@@ -70,13 +69,7 @@ def spec(cfg: Config) -> TaskSpec:
         inputs="fields",
         input_sizes=(len(words) + 1, cfg.n_values),
         length=4 * cfg.classes_per_sentence + 1,
-        query_token=False,
-        encoder="linear",
-        d_encoder=0,
-        readout="linear",
-        d_readout=0,
         mask="full",
-        n_context=0,
         outputs=ROLES,
         output_size=cfg.n_values,
         kind="class",
@@ -85,15 +78,8 @@ def spec(cfg: Config) -> TaskSpec:
         chance=1 / cfg.n_values,
         solved_at=0.99,
         roles=ROLES,
-        autoregressive=False,
         vocab=(*words, "|"),
     )
-
-
-def constants(cfg: Config, seed: int, split: str) -> dict[str, Any]:
-    """None: words and values are ids without structure."""
-    del cfg, seed, split
-    return {}
 
 
 def sample(key: Any, constants: dict[str, Any], cfg: Config, n: int) -> Batch:
@@ -144,9 +130,3 @@ def sample(key: Any, constants: dict[str, Any], cfg: Config, n: int) -> Batch:
         loss_mask=asked_bto.astype(jnp.float32),
         pointers=pointers,
     )
-
-
-def ceiling(cfg: Config, seed: int, model: ModelSpec) -> float | None:
-    """None: no bound is known for fewer heads than relations."""
-    del cfg, seed, model
-    return None

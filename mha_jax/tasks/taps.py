@@ -57,13 +57,7 @@ def spec(cfg: Config) -> TaskSpec:
         inputs="vectors",
         input_sizes=(cfg.n_channels,),
         length=cfg.length,
-        query_token=False,
-        encoder="linear",
-        d_encoder=0,
-        readout="linear",
-        d_readout=0,
         mask="full",
-        n_context=0,
         outputs=("y",),
         output_size=cfg.n_channels,
         kind="regression",
@@ -72,7 +66,6 @@ def spec(cfg: Config) -> TaskSpec:
         chance=0.0,
         solved_at=0.99,
         roles=tuple(f"tap{j}" for j in range(1, cfg.n_taps + 1)),
-        autoregressive=False,
     )
 
 

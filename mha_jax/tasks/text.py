@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from mha_jax.config import ModelSpec
 from mha_jax.tasks import Batch, TaskSpec, bounds, corpus
 
 
@@ -61,13 +60,7 @@ def spec(cfg: Config) -> TaskSpec:
         inputs="tokens",
         input_sizes=(256,),
         length=cfg.length,
-        query_token=False,
-        encoder="linear",
-        d_encoder=0,
-        readout="linear",
-        d_readout=0,
         mask="causal",
-        n_context=0,
         outputs=("byte",),
         output_size=256,
         kind="class",
@@ -125,9 +118,3 @@ def sample(key: Any, constants: dict[str, Any], cfg: Config, n: int) -> Batch:
             "first": jnp.broadcast_to(jnp.where(later, 0, -1), shape),
         },
     )
-
-
-def ceiling(cfg: Config, seed: int, model: ModelSpec) -> float | None:
-    """None: the entropy of the text is not known."""
-    del cfg, seed, model
-    return None
