@@ -113,6 +113,19 @@ def get_config(arg: str | None = None) -> ConfigDict:
     optim.eps = 1e-8
     optim.clip = 1.0  # largest global norm of the gradient; 0: none
 
+    # With a grid, each model of the sweep is trained at every rate of it on seeds that no table
+    # reports, then at the rate with the best mean validation metric on the seeds that are reported:
+    # train.seed, train.seed + 1, ... Without a grid, the runs that the sweep adds are all.
+    config.tune = tune = ConfigDict(type_safe=False)
+    tune.lrs = ""  # peak learning rates, ascending: "1e-3,2e-3,4e-3,8e-3"; "": no grid
+    tune.n_selection = 2  # seeds that choose the rate
+    tune.n_reported = 5  # seeds that are reported at the chosen rate
+    tune.widen = 0  # how often the grid grows by one rate past an edge at which the best one lies
+
+    config.converge = converge = ConfigDict(type_safe=False)
+    converge.confirm = False  # train each model again with twice the steps, and compare
+    converge.tol = 0.01  # change of the metric that counts as none (nmse: 10 times this, in log10)
+
     config.log = log = ConfigDict(type_safe=False)
     log.every = 100  # steps between rows of metrics.jsonl
     log.checkpoint_every = 1000  # steps; the last step is always saved

@@ -49,21 +49,24 @@ class Restored(NamedTuple):
 class Checkpoints:
     """The checkpoints of one run. One process may save; any number may restore meanwhile."""
 
-    def __init__(self, run_dir: str | os.PathLike[str], *, keep: int, config_hash: str):
+    def __init__(
+        self, run_dir: Path, *, keep: int, config_hash: str, pinned: int | None = None
+    ) -> None:
         """Touches nothing on the disk.
 
         Args:
           run_dir: the run's directory.
           keep: how many of the newest checkpoints stay, at least 1; the best one stays beside them.
           config_hash: checkpoints of another config are not restored.
+          pinned: a step whose checkpoint stays as well.
 
         Raises:
           ValueError: `keep` is less than 1.
         """
         if keep < 1:
             raise ValueError(f"keep={keep} must be at least 1")
-        self._root = Path(run_dir) / "checkpoints"
-        self._keep, self._config_hash = keep, config_hash
+        self._root = run_dir / "checkpoints"
+        self._keep, self._config_hash, self._pinned = keep, config_hash, pinned
         self._unusable: set[int] = set()  # found so by `restore`: they do not count as kept
         self._cleaned = False
         self._thread: threading.Thread | None = None
@@ -228,7 +231,7 @@ class Checkpoints:
                     usable[step] = manifest.read(self._root / str(step))
         best = next((step for step, told in usable.items() if told["best"]), None)
         for step in list(usable)[self._keep :]:
-            if step != best:
+            if step not in (best, self._pinned):
                 home = self._root / str(step)
                 shutil.rmtree(home.rename(home.with_suffix(".tmp")))
 

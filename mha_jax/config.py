@@ -135,6 +135,14 @@ class OptimSpec:
     eps: float
     clip: float  # largest global norm of the gradient; 0: no clipping
 
+    def decay_steps(self, n_steps: int) -> int:
+        """Length of the linear decay at the end of `n_steps` updates; 0: there is none."""
+        return max(1, round(self.decay_fraction * n_steps)) if self.decay_fraction > 0 else 0
+
+    def trunk_steps(self, n_steps: int) -> int:
+        """Updates before the decay begins: a run with a larger budget has the same ones."""
+        return n_steps - self.decay_steps(n_steps)
+
 
 @dataclasses.dataclass(frozen=True)
 class StaticConfig:
@@ -185,6 +193,12 @@ def _digest(body: dict[str, Any]) -> str:
         {"schema_version": SCHEMA_VERSION, **body}, sort_keys=True, separators=(",", ":")
     )
     return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def doubled(static: StaticConfig) -> StaticConfig:
+    """The same with twice the steps: its twin."""
+    train = dataclasses.replace(static.train, n_steps=2 * static.train.n_steps)
+    return dataclasses.replace(static, train=train)
 
 
 def to_json(spec: Any) -> dict[str, Any]:

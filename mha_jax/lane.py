@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mha_jax import config, runstate, store, tensorboard
+from mha_jax import branch, config, runstate, store, tensorboard
 from mha_jax.analysis.roles import head_rows
 from mha_jax.checkpoint import Checkpoints
 from mha_jax.files import write_atomic, write_json_atomic
@@ -36,6 +36,7 @@ class Lane:
     checkpoints: Checkpoints
     state: State  # one lane
     step: int
+    trunk_end: int | None = None  # where a twin may branch off: its checkpoint stays
     best: float = math.nan  # validation metric of the best state that was saved
     clock: dict[str, float] = dataclasses.field(
         default_factory=lambda: dict.fromkeys(("compile_s", "train_s", "eval_s", "save_s"), 0.0)
@@ -64,16 +65,23 @@ class Lane:
         """
         data = json.loads((directory / "config.json").read_text())
         run, about = config.run_from_json(data), data["about"]
-        checkpoints = Checkpoints(directory, keep=about["log"]["keep"], config_hash=run.hash)
-        restored = checkpoints.restore(fresh)
-        _record_environment(directory, environment, restored is not None, emit)
+        keep, trunk_end = about["log"]["keep"], None
+        if about["converge"]["confirm"] and about["purpose"] == "sweep":
+            trunk_end = run.static.optim.trunk_steps(run.static.train.n_steps)
+        checkpoints = Checkpoints(
+            directory, keep=keep, config_hash=run.hash, pinned=trunk_end or None
+        )
+        restored, before = checkpoints.restore(fresh), directory
+        if restored is None and "branch" in about:
+            restored, before = branch.restore(directory, about["branch"], fresh, emit)
+        _record_environment(directory, before if restored else None, environment, emit)
         writer = RunWriter(
             directory,
             tensorboard=about["log"]["tensorboard"],
             records_bytes=restored.records_bytes if restored else 0,
             start_step=restored.step if restored else 0,
         )
-        lane = cls(run, directory, about, spec, writer, checkpoints, fresh, 0)
+        lane = cls(run, directory, about, spec, writer, checkpoints, fresh, 0, trunk_end)
         if about["log"]["tensorboard"]:
             tensorboard.session_start(directory / "tb", about["overrides"], directory.name)
         if restored is None:
@@ -159,15 +167,18 @@ class Lane:
 
 
 def _record_environment(
-    directory: Path, environment: dict[str, Any], resumed: bool, emit: Emit
+    directory: Path, before: Path | None, environment: dict[str, Any], emit: Emit
 ) -> None:
     """Writes `run.json`; a run that goes on under other conditions is marked `mixed`, and a line
-    says so."""
+    says so.
+
+    `before` is the directory of the run that goes on: this one, or the one it branches from.
+    """
     path = directory / "run.json"
     sessions, lost = [], False
-    if resumed:
+    if before is not None:
         try:
-            sessions = json.loads(path.read_bytes())["sessions"]
+            sessions = json.loads((before / "run.json").read_bytes())["sessions"]
         except (OSError, ValueError, KeyError, TypeError):
             lost = True  # what came before is not known to be the same
     changed = sorted(

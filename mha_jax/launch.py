@@ -8,14 +8,17 @@ Imports no jax.
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
 import fcntl
+import json
 import os
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mha_jax import config, cost, host, report, runstate, store, tensorboard
+from mha_jax import config, cost, host, report, runstate, stages, store, tensorboard
 from mha_jax.files import write_json_atomic
 from mha_jax.pool import Pool
 from mha_jax.progress import Progress
@@ -45,9 +48,49 @@ def launch(sweep: Sweep, workdir: Path, workers: int | None = None) -> int:
 
 
 def _launch(sweep: Sweep, workdir: Path, root: Path, workers: int | None) -> int:
-    directories = place(sweep, root)
+    placed = cpus(len(sweep.runs), workers)
+    while True:
+        progress = Progress(len(sweep.runs))
+        directories = place(sweep, root)
+        _carry_out(sweep, directories, placed, workdir, root, progress)
+        more = stages.followups(sweep.runs, store.read_sweep(root)[0])
+        if not more:
+            break
+        progress.note(f"these results ask for {_told(more)}")
+        sweep = dataclasses.replace(sweep, runs=[*sweep.runs, *more])
+    for path in report.make(root, progress.note):
+        progress.note(f"wrote {path}")
+    show_table(root)
+    states = [runstate.read(directories[planned.run.hash]) for planned in sweep.runs]
+    failed = sum(not state.done for state in states)
+    if failed:
+        progress.note(
+            f"{failed} of {len(states)} runs failed: {root / 'runs.csv'} has status and error"
+        )
+    return 1 if failed else 0
+
+
+def _told(more: list[PlannedRun]) -> str:
+    """What the next stage is, for people."""
+    words = {
+        "selection": "at one more learning rate",
+        "sweep": "at the chosen learning rates, on the seeds that are reported",
+        "twin": "with twice the steps",
+    }
+    count = collections.Counter(one.about["purpose"] for one in more)
+    return ", ".join(f"{n} more runs {words[purpose]}" for purpose, n in count.items())
+
+
+def _carry_out(
+    sweep: Sweep,
+    directories: dict[str, Path],
+    placed: Sequence[int | None],
+    workdir: Path,
+    root: Path,
+    progress: Progress,
+) -> None:
+    """Runs what is unfinished of the planned runs."""
     pending, kept = [], 0
-    progress = Progress(len(sweep.runs))
     for planned in sweep.runs:
         state = runstate.read(directories[planned.run.hash])
         if state.done:
@@ -63,22 +106,11 @@ def _launch(sweep: Sweep, workdir: Path, root: Path, workers: int | None) -> int
             pending.append(planned)
     if kept:
         progress.note(f"{kept} of {len(sweep.runs)} runs were finished before and are kept")
-    placed = cpus(len(sweep.runs), workers)
     if pending:
         show_table(root)  # so that a person can watch from the start
         jobs = jobs_of(pending, len(placed))
         with progress:
             Pool(jobs, directories, placed[: len(jobs)], workdir, root, progress).serve()
-    for path in report.make(root, progress.note):
-        progress.note(f"wrote {path}")
-    show_table(root)
-    states = [runstate.read(directories[planned.run.hash]) for planned in sweep.runs]
-    failed = sum(not state.done for state in states)
-    if failed:
-        progress.note(
-            f"{failed} of {len(states)} runs failed: {root / 'runs.csv'} has status and error"
-        )
-    return 1 if failed else 0
 
 
 @contextlib.contextmanager
@@ -106,14 +138,17 @@ def locked(root: Path) -> Iterator[None]:
 
 def place(sweep: Sweep, root: Path) -> dict[str, Path]:
     """Makes the run directories and their `config.json`; a run that is there already keeps its
-    directory and file."""
+    directory and file. One that was made as a twin and is now wanted for itself is no twin any
+    more."""
     there = {path.parent.name[-10:]: path.parent for path in root.glob("*/config.json")}
     directories = {}
     for planned in sweep.runs:
         run = planned.run
         directory = there.get(run.hash, root / f"{planned.label}-{run.hash}")
         directories[run.hash] = directory
-        if run.hash not in there:
+        if run.hash not in there or (
+            planned.about["purpose"] == "sweep" and _purpose(directory) != "sweep"
+        ):
             directory.mkdir(exist_ok=True)
             write_json_atomic(
                 directory / "config.json",
@@ -128,6 +163,10 @@ def place(sweep: Sweep, root: Path) -> dict[str, Path]:
             )
     write_json_atomic(root / "sweep.json", sweep.to_json())
     return directories
+
+
+def _purpose(directory: Path) -> str:
+    return json.loads((directory / "config.json").read_bytes())["about"]["purpose"]
 
 
 def show_table(root: Path) -> None:

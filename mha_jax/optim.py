@@ -24,8 +24,8 @@ def schedule(step: jax.typing.ArrayLike, optim: OptimSpec, n_steps: int) -> jax.
     """
     step = jnp.asarray(step, jnp.float32)
     rise = jnp.minimum(1.0, (step + 1) / max(1, optim.warmup_steps))
-    n_decay = max(1, round(optim.decay_fraction * n_steps))
-    fall = jnp.clip((n_steps - step) / n_decay, 0.0, 1.0) if optim.decay_fraction > 0 else 1.0
+    n_decay = optim.decay_steps(n_steps)
+    fall = jnp.clip((n_steps - step) / n_decay, 0.0, 1.0) if n_decay else 1.0
     return rise * fall
 
 

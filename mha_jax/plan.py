@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 from mha_jax import cost
-from mha_jax.config import StaticConfig, to_json
+from mha_jax.config import StaticConfig, doubled, to_json
 from mha_jax.labels import describe
 from mha_jax.sweep import PlannedRun, Sweep, groups
 from mha_jax.values import shorten
@@ -66,6 +67,7 @@ def dry_run_json(sweep: Sweep) -> dict[str, Any]:
         "arg": sweep.loaded.arg,
         "n_runs": len(sweep.runs),
         "n_groups": len(described),
+        "later": _later(sweep),
         "estimate": {"core_seconds": round(_total_seconds(sweep), 1), "assumption": _ASSUMPTION},
         "groups": described,
         "dropped": [
@@ -100,6 +102,14 @@ def dry_run_table(sweep: Sweep) -> str:
     if sweep.dropped:
         lines += ["", f"dropped: {_count(len(sweep.dropped), 'combination')}"]
         lines += [f"    {describe(overrides)}: {reason}" for overrides, reason in sweep.dropped]
+    later = _later(sweep)
+    if later["reported"]:
+        lines += [
+            "",
+            f"then {_count(later['reported'], 'run')} at the learning rates that these choose",
+        ]
+    if later["twins"]:
+        lines += ["", f"then up to {_count(later['twins'], 'run')} with twice the steps"]
     lines += [
         "",
         f"about {_time(_total_seconds(sweep))} of one core in all, a rough estimate:",
@@ -109,9 +119,36 @@ def dry_run_table(sweep: Sweep) -> str:
 
 
 def _total_seconds(sweep: Sweep) -> float:
-    """Core seconds, compilation included."""
+    """Core seconds of all stages, compilation included."""
     training = sum(run_seconds(planned.run.static) for planned in sweep.runs)
-    return training + COMPILE_S * len(groups(sweep.runs))
+    n_programs = 0
+    for planned in groups(sweep.runs).values():
+        static = planned[0].run.static
+        reported, twins = _later_runs(planned)
+        n_programs += 2 if twins else 1
+        training += reported * run_seconds(static)
+        # A twin begins where the trunk of its run ends.
+        share = 1 - static.optim.trunk_steps(static.train.n_steps) / (2 * static.train.n_steps)
+        training += twins * share * run_seconds(doubled(static))
+    return training + COMPILE_S * n_programs
+
+
+def _later(sweep: Sweep) -> dict[str, int]:
+    """Runs of the later stages, at most; a wider grid is not among them."""
+    counts = [_later_runs(planned) for planned in groups(sweep.runs).values()]
+    return {"reported": sum(n for n, _ in counts), "twins": sum(n for _, n in counts)}
+
+
+def _later_runs(planned: list[PlannedRun]) -> tuple[int, int]:
+    """Reported runs and twins that follow from the planned runs of one model."""
+    about = planned[0].about
+    reported = about["tune"]["n_reported"] if about["tune"] else 0
+    if not about["converge"]["confirm"]:
+        return reported, 0
+    if reported:
+        return reported, reported
+    hypers = [one.run.hypers for one in planned]
+    return 0, max(collections.Counter((h.lr, h.weight_decay) for h in hypers).values())
 
 
 def _directory(planned: PlannedRun) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from mha_jax import tune
 from mha_jax.config import LayerSpec
 from mha_jax.keys import KEYS, mixers
 from mha_jax.tasks import TaskSpec
@@ -30,6 +31,7 @@ def all_rules(got: Values, raw: Values) -> Iterator[Problem]:
         yield from _window(raw, row, i)
         yield from _width(got, row, i, len(rows))
     yield from _schedule(got, raw)
+    yield from _tune(got)
     if got.get("match.policy", "none") != "none" and got.get("match.to") == "":
         fix = 'write it like "n_heads=8,n_kv_heads=8"'
         yield Problem("match.to", "", f"must name the model to match; {fix}")
@@ -159,6 +161,23 @@ def _schedule(got: Values, raw: Values) -> Iterator[Problem]:
         rule += f"train.n_steps={n_steps} begins"
         fix = f"lower it to {room} or less, or raise train.n_steps"
         yield Problem("optim.warmup_steps", raw["optim.warmup_steps"], f"{rule}; {fix}")
+
+
+def _tune(got: Values) -> Iterator[Problem]:
+    text = got.get("tune.lrs", "")
+    try:
+        lrs = tune.rates(text)
+    except ValueError as error:
+        yield Problem("tune.lrs", text, str(error))
+        return
+    if got.get("tune.widen") and len(lrs) < 2:
+        rule = "needs a grid of two rates or more in tune.lrs, whose step it takes"
+        yield Problem("tune.widen", got["tune.widen"], f"{rule}; set it to 0, or give a grid")
+    high = 2**31 - 1 - tune.SELECTION_SEEDS - 1000
+    for key in ("train.seed", "train.data_seed"):
+        if lrs and got.get(key, 0) > high:
+            rule = f"must leave room for {tune.SELECTION_SEEDS:,} and more above it with tune.lrs"
+            yield Problem(key, got[key], f"{rule}; lower it to {high} or less")
 
 
 def window_needs_causal(

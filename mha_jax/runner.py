@@ -78,6 +78,7 @@ def drive(group: Group, lanes: list[Lane], step: int, emit: Emit) -> None:
     states = [lane.state for lane in lanes]
     states += states[-1:] * (group.lanes - len(lanes))  # padding lanes: their results are dropped
     state = jax.tree.map(lambda *leaves: np.concatenate(leaves), *states)
+    trunk_ends = {lane.trunk_end for lane in lanes if lane.trunk_end}
     evaluated: list[dict[str, float]] | None = None
     on_record = step if step > 0 else None  # the step that was restored is evaluated and saved
 
@@ -101,7 +102,7 @@ def drive(group: Group, lanes: list[Lane], step: int, emit: Emit) -> None:
                 share(lane, "eval_s", start, compiled)
 
         # Save it.
-        due = over or step % log["checkpoint_every"] == 0
+        due = over or step % log["checkpoint_every"] == 0 or step in trunk_ends
         if due and step > 0 and step != on_record and not lost:
             for r, lane in enumerate(lanes):
                 own = jax.tree.map(lambda x, r=r: x[r : r + 1], state)
@@ -112,6 +113,7 @@ def drive(group: Group, lanes: list[Lane], step: int, emit: Emit) -> None:
         # Update it.
         stops = (log["every"], train.eval_every, log["checkpoint_every"])
         until = min([train.n_steps, *(step + every - step % every for every in stops)])
+        until = min([until, *(end for end in trunk_ends if end > step)])
         start, compiled = time.perf_counter(), group.compile_s
         state, means = group.train_chunk(state, hypers, until - step)
         seconds = time.perf_counter() - start - (group.compile_s - compiled)

@@ -17,14 +17,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from mha_jax import cost, schema
+from mha_jax import cost, schema, tune
 from mha_jax.config import Run
+from mha_jax.idle import idle_flags, idle_overrides, of_other_task
 from mha_jax.keys import KEYS, get, put
 from mha_jax.labels import describe, labels
 from mha_jax.load import LoadedConfig
 from mha_jax.match import copied, match
 from mha_jax.members import collect
-from mha_jax.values import Problem, read, shorten, show
+from mha_jax.values import Problem, read, shorten
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +34,8 @@ class PlannedRun:
 
     run: Run
     label: str  # from what varies in the sweep; with the hash, the name of the run's directory
-    overrides: dict[str, Any]  # what its `add` changed
+    overrides: dict[str, Any]  # what its `add` changed, and what tuning did
+    swept: dict[str, Any]  # the values of all keys that any run of the sweep changes
     about: dict[str, Any]  # stored in config.json; no part of the run's identity
 
 
@@ -100,10 +102,10 @@ def expand(loaded: LoadedConfig) -> Sweep:
         ratio = None
         if run is not None:
             run, ratio, problems = match(config, run)
-            members.append(_Member(run, overrides, config, ratio))
-        for problem in [*problems, *_without_effect(overrides, config)]:
+            members += _on_grid(_Member(run, overrides, config, ratio, _tuning(config, run)))
+        for problem in [*problems, *idle_overrides(overrides, config)]:
             tally.note(problem, overrides)
-    sweep.problems += [*add.problems, *_idle_flags(loaded, add.members), *tally.problems()]
+    sweep.problems += [*add.problems, *idle_flags(loaded, add.members), *tally.problems()]
     if not sweep.problems:
         _plan(sweep, members)
     return sweep
@@ -123,6 +125,34 @@ class _Member:
     overrides: dict[str, Any]
     config: dict[str, Any]  # as configured, before matching
     params_ratio: float | None
+    tuning: tune.Tuning | None
+
+
+def _on_grid(member: _Member) -> list[_Member]:
+    """The runs that choose the learning rate of a member; itself where there is no grid."""
+    if member.tuning is None:
+        return [member]
+    found = []
+    for run in member.tuning.selection(member.run, member.tuning.lrs):
+        config, changed = copied(member.config), tune.keys(run)
+        for key, value in changed.items():
+            put(config, key, value)
+        overrides = {**member.overrides, **changed}
+        found.append(dataclasses.replace(member, run=run, overrides=overrides, config=config))
+    return found
+
+
+def _tuning(config: dict[str, Any], run: Run) -> tune.Tuning | None:
+    """How the config says that a run's model is tuned; None: not at all."""
+    told = _section(config, "tune")
+    lrs = tune.rates(told.pop("lrs"))
+    hypers = run.hypers
+    return tune.Tuning(lrs, **told, seed=hypers.seed, data_seed=hypers.data_seed) if lrs else None
+
+
+def _section(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """A section of a config in plain form."""
+    return {leaf: read(KEYS[f"{name}.{leaf}"], value)[0] for leaf, value in config[name].items()}
 
 
 class _Tally:
@@ -149,33 +179,6 @@ class _Tally:
         return told
 
 
-def _without_effect(overrides: dict[str, Any], config: dict[str, Any]) -> list[Problem]:
-    """Overrides of the section of a task that is not the run's."""
-    name = get(config, "task.name")
-    return [
-        Problem(key, value, f"has no effect: task.name is {show(name)}; drop it, or set task.name")
-        for key, value in overrides.items()
-        if _of_other_task(key, name)
-    ]
-
-
-def _idle_flags(loaded: LoadedConfig, members: list[dict[str, Any]]) -> list[Problem]:
-    """Overrides of the command line that no run sees."""
-    base = get(loaded.config or {}, "task.name")
-    names = [member.get("task.name", base) for member in members]
-    problems = []
-    for key, value in loaded.overrides.items():
-        reason = ""
-        if names and all(_of_other_task(key, name) for name in names):
-            told = " or ".join(sorted(set(map(show, names))))
-            reason = f"task.name is {told}; drop it, or set task.name"
-        elif members and loaded.sweep is not None and all(key in member for member in members):
-            reason = "the sweep sets this key in every run; drop it, or edit the sweep"
-        if reason:
-            problems.append(Problem(f"--config.{key}", value, f"has no effect: {reason}"))
-    return problems
-
-
 def _plan(sweep: Sweep, members: list[_Member]) -> None:
     """Fills in the runs of a sweep without problems. Of equal runs the first is kept."""
     kept: dict[str, _Member] = {}
@@ -184,9 +187,10 @@ def _plan(sweep: Sweep, members: list[_Member]) -> None:
         if first is not member:
             same = f"the same run as {describe(first.overrides)}"
             sweep.dropped.append((member.overrides, same))
-    for member, label in zip(kept.values(), labels(_swept(list(kept.values()))), strict=True):
+    rows = _swept(list(kept.values()))
+    for member, label, swept in zip(kept.values(), labels(rows), rows, strict=True):
         about = _about(sweep, member)
-        planned = PlannedRun(member.run, label or about["task"], member.overrides, about)
+        planned = PlannedRun(member.run, label or about["task"], member.overrides, swept, about)
         sweep.runs.append(planned)
 
 
@@ -197,21 +201,16 @@ def _swept(members: list[_Member]) -> list[dict[str, Any]]:
         {
             key: get(member.config, key)
             for key in keys
-            if not _of_other_task(key, member.run.static.task.name)
+            if not of_other_task(key, member.run.static.task.name)
         }
         for member in members
     ]
 
 
-def _of_other_task(key: str, name: Any) -> bool:
-    """Whether a dotted key stands in the section of a task that is not `name`."""
-    parts = key.split(".")
-    return parts[0] == "task" and len(parts) == 3 and parts[1] != name
-
-
 def _about(sweep: Sweep, member: _Member) -> dict[str, Any]:
-    static, log = member.run.static, member.config["log"]
+    static, tuning = member.run.static, member.tuning
     return {
+        "purpose": "selection" if tuning else "sweep",
         "experiment": sweep.experiment,
         "task": static.task.name,
         "variant": cost.variant(static.model),
@@ -221,6 +220,8 @@ def _about(sweep: Sweep, member: _Member) -> dict[str, Any]:
         "n_params": cost.n_params(static),
         "kv_bytes_per_token": cost.kv_bytes_per_token(static.model),
         "flops_per_token": cost.flops_per_token(static),
-        "log": {leaf: read(KEYS[f"log.{leaf}"], value)[0] for leaf, value in log.items()},
+        "log": _section(member.config, "log"),
+        "tune": dataclasses.asdict(tuning) if tuning else None,
+        "converge": _section(member.config, "converge"),
         "overrides": {**sweep.loaded.overrides, **member.overrides},
     }

@@ -15,13 +15,14 @@ PACKAGE = ROOT / "mha_jax"
 
 # From the bottom up; a module reads its own layer and those below. A name covers its submodules.
 LAYERS = (
-    ("config", "rng", "values", "files", "events", "picture", "host", "labels", "packing"),
+    ("config", "rng", "values", "files", "events", "picture", "host", "labels", "packing", "tune"),
     ("attention", "loss", "optim", "cost", "tasks", "keys", "rules", "schema", "load"),
     ("transformer", "model"),
     ("train", "evaluate", "analysis"),
     ("group", "match", "members", "sweep", "plan", "writer", "records", "manifest", "checkpoint")
-    + ("store", "tensorboard", "runstate"),
-    ("lane", "runner", "worker", "progress", "pool", "launch", "report", "run", "cli"),
+    + ("store", "tensorboard", "runstate", "idle"),
+    ("lane", "branch", "runner", "worker", "progress", "pool", "launch", "stages", "report", "run")
+    + ("cli",),
 )
 # Modules that may read less: beside themselves and the lowest layer only these.
 ONLY: dict[str, set[str]] = {
@@ -32,13 +33,15 @@ ONLY: dict[str, set[str]] = {
     "cost": {"tasks"},
     "transformer": {"attention", "tasks"},
     "analysis": {"attention", "tasks"},
-    "sweep": {"cost", "keys", "load", "match", "members", "schema"},
+    "sweep": {"cost", "idle", "keys", "load", "match", "members", "schema"},
     "store": {"tasks"},
     "writer": {"records"},
     "checkpoint": {"manifest"},
     "report": {"cost", "store", "tasks"},
     # It knows the workers by their command line, so that jax never enters its process.
-    "launch": {"cost", "pool", "progress", "report", "runstate", "store", "sweep", "tensorboard"},
+    "launch": {"cost", "pool", "progress", "report", "runstate", "stages", "store", "sweep"}
+    | {"tensorboard"},
+    "stages": {"report", "store", "sweep"},
     "pool": {"progress", "runstate", "sweep"},
 }
 # They know what a TaskSpec says, and no task.

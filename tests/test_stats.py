@@ -9,7 +9,8 @@ import pytest
 
 from configs.base import get_config
 from mha_jax.report import stats
-from mha_jax.report.stats import Result, cell, t_interval
+from mha_jax.report.result import Result
+from mha_jax.report.stats import cell, t_interval
 from mha_jax.tasks import TaskSpec, relations, text
 
 RELATIONS = relations.spec(relations.Config(**get_config().task.relations))
@@ -23,14 +24,14 @@ GRID = (1e-3, 3e-3, 1e-2)
 
 def run(test: float = 0.5, lr: float = 3e-3, seed: int = 0, **fields) -> Result:
     outputs = fields.pop("outputs", (test,))
-    base = Result("", seed, seed, lr, 0.0, "done", test, test, outputs, None, None)
+    base = Result("", seed, seed, lr, 0.0, "sweep", "done", test, test, outputs, None, None)
     return dataclasses.replace(base, **fields)
 
 
 def runs(tests: list[float], lrs: tuple[float, ...] = GRID, **fields) -> list[Result]:
     """Every rate of a grid with these seeds; the middle rate has the best validation metric."""
     sign = -1 if fields.pop("down", False) else 1
-    worse = {lr: sign * 0.01 * abs(i - len(lrs) // 2) for i, lr in enumerate(lrs)}
+    worse = {lr: sign * 0.02 * abs(i - len(lrs) // 2) for i, lr in enumerate(lrs)}
     return [
         run(t, lr, seed, validation=t - worse[lr], **fields)
         for lr in lrs
@@ -68,7 +69,7 @@ def test_rate_by_validation_score_from_test() -> None:
         run(0.6, 1e-2, seed=0, validation=0.3),
     ]
     got = cell(results, R2)
-    assert (got.lr, got.n_lrs, got.lr_edge) == (3e-3, 3, "no")
+    assert (got.lr, got.choice.n_lrs, got.choice.edge) == (3e-3, 3, "no")
     assert (got.mean, got.median, got.min, got.max) == (0.6, 0.6, 0.5, 0.7)
     assert got.validation_mean == pytest.approx(0.4)
     assert (got.n_runs, got.n_done, len(got.seeds)) == (5, 5, 2)
@@ -81,19 +82,19 @@ def test_weight_decay_is_chosen_with_the_rate() -> None:
         run(0.5, lr, weight_decay=wd, validation=lr * 10 + wd) for lr in GRID for wd in (0.0, 0.1)
     ]
     got = cell(results, R2)
-    assert (got.lr, got.weight_decay, got.lr_edge) == (1e-2, 0.1, "high")
+    assert (got.lr, got.choice.weight_decay, got.choice.edge) == (1e-2, 0.1, "high")
 
 
 def test_the_edge_is_that_of_the_chosen_weight_decay() -> None:
     """A rate that was tried with one weight decay only says nothing about another."""
     results = [run(0.5, lr) for lr in GRID] + [run(0.9, 3e-3, weight_decay=0.1, validation=0.9)]
     got = cell(results, R2)
-    assert (got.weight_decay, got.n_lrs, got.lr_edge) == (0.1, 3, "both")
+    assert (got.choice.weight_decay, got.choice.n_lrs, got.choice.edge) == (0.1, 3, "both")
 
 
 def test_equal_rates_give_the_middle_one() -> None:
     got = cell([run(1.0, lr, outputs=(1.0,) * 4) for lr in GRID], RELATIONS)
-    assert (got.lr, got.lr_edge) == (3e-3, "no")
+    assert (got.lr, got.choice.edge) == (3e-3, "no")
 
 
 def test_a_rate_at_which_runs_diverge_is_not_preferred() -> None:
@@ -194,3 +195,95 @@ def test_steps_to_threshold_is_a_median_in_which_never_is_late() -> None:
     assert steps(500, None, None) is None
     assert steps(500, 1000) == 750
     assert stats.MIN_SEEDS_RANKED == 5
+
+
+def test_the_edge_counts_only_where_the_metric_still_rises() -> None:
+    """The last step of the grid gained .02 in the first case, and .005 in the second."""
+    rising = [run(0.50, 1e-3, s) for s in range(2)] + [run(0.52, 3e-3, s) for s in range(2)]
+    flat = [run(0.515, 1e-3, s) for s in range(2)] + [run(0.52, 3e-3, s) for s in range(2)]
+    got = cell(rising, R2)
+    assert (got.choice.edge, got.reason) == ("high", "lr_edge")
+    assert got.choice.edge_gain == pytest.approx(0.02)
+    got = cell(flat, R2)
+    assert (got.choice.edge, got.reason) == ("high", "no_twin")
+    # A tenth of a decade of an nmse is a factor 1.26.
+    for worse, reason in ((1.5e-3, "lr_edge"), (1.2e-3, "no_twin")):
+        errors = [run(worse, 1e-3, s) for s in range(2)] + [run(1e-3, 3e-3, s) for s in range(2)]
+        assert cell(errors, NMSE).reason == reason
+    lost = [run(math.nan, 1e-3, s, status="diverged") for s in range(2)]
+    assert cell(lost + [run(0.5, 3e-3, s) for s in range(2)], R2).reason == "lr_edge"
+
+
+def test_selection_seeds_choose_and_are_not_reported() -> None:
+    """At 1e-2 the reported seed is best, and must not take part in the choice."""
+    results = [
+        run(0.9, lr, seed=100 + seed, validation=value, purpose="selection")
+        for lr, value in zip(GRID, (0.2, 0.5, 0.3), strict=True)
+        for seed in range(2)
+    ]
+    got = cell(results, R2)
+    assert (got.lr, got.status, got.mean) == (3e-3, "unfinished", None)
+    reported = [run(0.4 + 0.01 * seed, 3e-3, seed) for seed in range(3)]
+    got = cell([*results, *reported, run(1.0, 1e-2, seed=0)], R2)
+    assert (got.lr, len(got.seeds), got.n_selection, got.choice.n_lrs) == (3e-3, 3, 2, 3)
+    assert got.mean == pytest.approx(0.41)
+
+
+def twins(by: list[float], of: list[float], **fields) -> list[Result]:
+    """Twins of `runs(of)` at its best rate: the metric changes by `by`."""
+    return [
+        run(test + change, 3e-3, seed, purpose="twin", **fields)
+        for seed, (test, change) in enumerate(zip(of, by, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("by", "want"),
+    [
+        ([0.0, 0.009, -0.009], ("converged", "twin")),
+        ([0.02, 0.021, 0.019], ("unconverged", "budget")),
+        ([-0.02, -0.021, -0.019], ("unconverged", "budget")),
+        # The mean moves by .02, its standard error is .0265: no more than chance.
+        ([0.07, 0.01, -0.02], ("converged", "twin")),
+    ],
+)
+def test_twice_the_steps_decide(by: list[float], want: tuple[str, str]) -> None:
+    tests = [0.50, 0.51, 0.52]
+    got = cell(runs(tests), R2, twins(by, tests))
+    assert (got.status, got.reason) == want
+    assert got.twin is not None
+    assert got.twin.change == pytest.approx(sum(by) / 3)
+    assert got.twin.tests[2, 2] == pytest.approx(0.52 + by[2])
+
+
+def test_an_untuned_cell_that_twice_the_steps_move_is_unconverged() -> None:
+    tests = [0.39, 0.39]
+    got = cell(runs(tests, lrs=(3e-3,)), R2, twins([0.5, 0.5], tests))
+    assert (got.status, got.reason) == ("unconverged", "budget")
+    got = cell(runs(tests, lrs=(3e-3,)), R2, twins([0.0, 0.0], tests))
+    assert (got.status, got.reason) == ("unverified", "one_lr")
+
+
+def test_an_error_moves_in_decades() -> None:
+    tests = [1e-3, 1e-3]
+    for factor, want in ((0.5, "budget"), (0.85, "twin")):
+        others = twins([(factor - 1) * t for t in tests], tests)
+        got = cell(runs(tests, down=True), NMSE, others)
+        assert got.reason == want
+        assert got.twin is not None and got.twin.change == pytest.approx(-math.log10(factor))
+
+
+def test_a_twin_needs_every_reported_seed_and_the_same_rate() -> None:
+    tests = [0.5, 0.5]
+    assert cell(runs(tests), R2, twins([0.0, 0.0], tests)[:1]).twin is None
+    assert cell(runs(tests), R2, twins([0.0, 0.0], tests, status="failed")).twin is None
+    other = [dataclasses.replace(r, lr=1e-2) for r in twins([0.0, 0.0], tests)]
+    assert cell(runs(tests), R2, other).twin is None
+
+
+def test_a_twin_that_diverges_has_moved() -> None:
+    tests = [0.5, 0.5]
+    others = twins([0.0, 0.0], tests)
+    others[1] = dataclasses.replace(others[1], status="diverged", test=math.nan)
+    got = cell(runs(tests), R2, others)
+    assert (got.status, got.reason) == ("unconverged", "budget")

@@ -201,6 +201,9 @@ def test_what_tables_are_told(tmp_path: Path) -> None:
             "n_images": 5,
         },
         "overrides": {"train.seed": 3},
+        "purpose": "sweep",
+        "tune": None,
+        "converge": {"confirm": False, "tol": 0.01},
     }
 
 

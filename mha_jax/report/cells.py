@@ -11,6 +11,7 @@ from typing import Any
 
 from mha_jax import config
 from mha_jax.report import stats
+from mha_jax.report.result import Result
 from mha_jax.store import StoredRun
 from mha_jax.tasks import TaskSpec
 
@@ -30,13 +31,19 @@ class CellRuns:
         return self.runs[0].run.static
 
     @property
+    def static_hash(self) -> str:
+        """The cell's `config_hash`: what its runs share."""
+        return self.runs[0].run.group_hash
+
+    @property
     def variant(self) -> str:
         """MHA, GQA-k, MQA, or what else the sweep calls it."""
         return variant(self.runs[0])
 
 
 def gather(runs: Sequence[StoredRun]) -> list[CellRuns]:
-    """One cell for each static config, by task, then variant, then head count.
+    """One cell for each static config, by task, then variant, then head count; those that are
+    twins of others are left out.
 
     Raises:
       ValueError: a run's task cannot be loaded.
@@ -44,24 +51,35 @@ def gather(runs: Sequence[StoredRun]) -> list[CellRuns]:
     groups: dict[str, list[StoredRun]] = {}
     for run in sorted(runs, key=order):
         groups.setdefault(run.run.group_hash, []).append(run)
-    labels = _labels([members[0] for members in groups.values()])
+    listed = {key: members for key, members in groups.items() if not _only_twins(members)}
+    labels = _labels([members[0] for members in listed.values()])
     out = []
-    for group_hash, members in groups.items():
-        spec = members[0].spec
-        cell = stats.cell([result(run, spec) for run in members], spec)
+    for group_hash, members in listed.items():
+        static, spec = members[0].run.static, members[0].spec
+        twins = groups.get(config.static_hash(config.doubled(static)), [])
+        tol = min(run.about["converge"]["tol"] for run in members)
+        cell = stats.cell(
+            [result(run, spec) for run in members], spec, [result(run, spec) for run in twins], tol
+        )
         out.append(CellRuns(tuple(members), spec, cell, labels[group_hash]))
     return out
 
 
-def result(run: StoredRun, spec: TaskSpec) -> stats.Result:
+def _only_twins(members: Sequence[StoredRun]) -> bool:
+    """Whether runs were made only to see what twice the steps do to other ones."""
+    return all(run.about["purpose"] == "twin" for run in members)
+
+
+def result(run: StoredRun, spec: TaskSpec) -> Result:
     """A run's final numbers; NaN for what it does not have."""
     final = run.summary.get("final", {})
     outputs = [f"test/{spec.metric}/{name}" for name in spec.outputs]
     if len(outputs) == 1:
         outputs = [f"test/{spec.metric}"]
-    return stats.Result(
+    return Result(
         hash=run.run.hash,
         **dataclasses.asdict(run.run.hypers),
+        purpose=run.about["purpose"],
         status=run.status,
         validation=final.get(f"eval/{spec.metric}", math.nan),
         test=final.get(f"test/{spec.metric}", math.nan),

@@ -63,7 +63,7 @@ def illustration(cells: Sequence[CellRuns]) -> str:
     They illustrate only if any of them has one learning rate, or fewer than five seeds.
     """
     finished = [c.cell for c in cells if c.cell.seeds]
-    lrs = sorted({c.n_lrs for c in finished})
+    lrs = sorted({c.choice.n_lrs for c in finished})
     seeds = sorted({len(c.seeds) for c in finished})
     words = f"{_range(lrs, _WORDS)} learning rate{'s' * (lrs[-1] > 1)}, "
     words += f"{_range(seeds, ())} seed{'s' * (seeds[-1] > 1)}"

@@ -3,77 +3,49 @@ and what may be said.
 
 Rules (they hold for every table and figure):
 
-- The learning rate (with its weight decay) is chosen by the mean **validation** metric; the cell
-  reports the **test** metric of the seeds at that rate. A rate at which fewer runs diverged is
-  preferred before any mean is looked at.
+- The learning rate (with its weight decay) is chosen by the mean **validation** metric of the
+  selection seeds, or of all runs where there are none; the cell reports the **test** metric of the
+  other seeds at that rate. A rate at which fewer runs diverged is preferred before any mean is
+  looked at.
 - Intervals are 95 % Student t over seeds; one seed has none.
 - A diverged run has no metric worth averaging: it is left out of mean, median, minimum, maximum and
   interval, but it is counted (`n_diverged`, `diverged`), counts as a failure in `success_rate`, has
   its row in `runs.csv` and its mark in the figure.
-- A cell is `converged` only if its rate is not at the edge of the grid, its seeds agree, and the
-  interval's worse end reaches the ceiling (less 0.01) or the value that counts as solved.
-  Convergence is never read off a slope.
+- A cell is `converged` only if its rate is not at an edge of the grid at which the metric still
+  rises, its seeds agree, and either the interval's worse end reaches the ceiling (less 0.01) or the
+  value that counts as solved, or twice the steps change the mean validation metric by no more than
+  `converge.tol` or the standard error of that change. Convergence is never read off a slope.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
 
-from mha_jax.report import verdict
+from mha_jax.report import select, verdict
+from mha_jax.report.result import Result
+from mha_jax.report.twin import Twin, twin
 from mha_jax.tasks import TaskSpec
 
 MIN_SEEDS_RANKED = 5  # seeds below which a cell is an illustration
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
-    """What the statistics need of a run."""
-
-    hash: str
-    seed: int
-    data_seed: int
-    lr: float
-    weight_decay: float
-    status: str  # of store.STATUSES
-    validation: float  # NaN where there is none
-    test: float  # NaN where there is none
-    outputs: tuple[float, ...]  # test metric of each read-out head; (test,) if there is one
-    ceiling: float | None
-    steps_to_threshold: int | None
-
-    @property
-    def is_done(self) -> bool:
-        """Trained to the end, with a finite test metric."""
-        return self.status == "done" and math.isfinite(self.test)
-
-    @property
-    def is_diverged(self) -> bool:
-        """Ran, but left no usable metric."""
-        return self.status == "diverged" or (self.status == "done" and not self.is_done)
-
-    def solved(self, spec: TaskSpec) -> bool | None:
-        """Whether a run that is done solved its task; None if the task does not say when."""
-        return verdict.solved(self.test, self.outputs, self.ceiling, spec)
-
-
-@dataclasses.dataclass(frozen=True)
 class Cell:
     """All runs of one static config, summed up. `None` where a number is not defined."""
 
-    lr: float | None  # the chosen one
-    weight_decay: float | None
-    n_lrs: int  # learning rates with a finished or diverged run
-    lr_edge: str  # no | low | high | both (a grid of one)
-    seeds: tuple[Result, ...]  # the finished runs at the chosen rate, by seed
+    choice: select.Choice  # the learning rate
+    seeds: tuple[Result, ...]  # the finished reported runs at the chosen rate, by seed
     n_runs: int  # of the cell, at every rate
     n_done: int
     n_diverged: int
     n_failed: int
     n_unfinished: int
-    diverged: int  # at the chosen rate
+    n_selection: int  # seeds that chose the rate and are not reported; 0: the reported ones did
+    diverged: int  # reported runs at the chosen rate
     validation_mean: float | None
     mean: float | None
     ci_low: float | None
@@ -85,8 +57,14 @@ class Cell:
     success_rate: float | None
     steps_to_threshold: float | None
     ceiling: float | None
+    twin: Twin | None  # what twice the steps did; None: they were not tried
     status: str  # converged | unconverged | unverified | unfinished
     reason: str
+
+    @property
+    def lr(self) -> float | None:
+        """The chosen learning rate."""
+        return self.choice.lr
 
 
 def t_interval(values: Sequence[float]) -> tuple[float | None, float | None]:
@@ -101,28 +79,41 @@ def t_interval(values: Sequence[float]) -> tuple[float | None, float | None]:
     return mean - half, mean + half
 
 
-def cell(results: Sequence[Result], spec: TaskSpec) -> Cell:
-    """The cell of runs that share a static config (at least one)."""
-    done = [r for r in results if r.is_done]
-    diverged = [r for r in results if r.is_diverged]
-    failed = [r for r in results if r.status == "failed"]
-    lr, weight_decay = _choose(done + diverged, spec)
-    grid = sorted({r.lr for r in done + diverged if r.weight_decay == weight_decay})
-    at_rate = [r for r in done + diverged if (r.lr, r.weight_decay) == (lr, weight_decay)]
-    seeds = sorted((r for r in at_rate if r.is_done), key=lambda r: (r.seed, r.data_seed))
+def cell(
+    results: Sequence[Result],
+    spec: TaskSpec,
+    twins: Sequence[Result] = (),
+    tol: float = 0.01,
+) -> Cell:
+    """The cell of runs that share a static config (at least one).
+
+    Args:
+      results: its runs.
+      spec: the task.
+      twins: runs of the same config with twice the steps.
+      tol: `converge.tol`.
+    """
+    selection = [r for r in results if r.purpose == "selection"]
+    reported = [r for r in results if r.purpose != "selection"]
+    choice = select.choose(selection or results, spec)
+    at_rate = [r for r in reported if (r.lr, r.weight_decay) == (choice.lr, choice.weight_decay)]
+    seeds = sorted((r for r in at_rate if r.is_done), key=lambda r: r.pair)
+    n_diverged = sum(r.is_diverged for r in at_rate)
     test = [r.test for r in seeds]
     low, high = t_interval(test)
-    successes = [r.solved(spec) for r in seeds] + [False for r in at_rate if r.is_diverged]
+    successes = [r.solved(spec) for r in seeds] + [False] * n_diverged
     known = bool(seeds) and None not in successes
     success_rate = sum(map(bool, successes)) / len(successes) if known else None
     ceiling = next((r.ceiling for r in seeds), None)
-    n_unfinished = len(results) - len(done) - len(diverged) - len(failed)
-    edge = _edge(lr, grid)
+    count = collections.Counter(_outcome(r) for r in results)
+    paired = twin(seeds, twins, spec, tol)
     status, reason = verdict.status(
-        n_results=len(done) + len(diverged),
-        n_failed=len(failed),
-        n_unfinished=n_unfinished,
-        edge=edge,
+        n_results=len(seeds) + n_diverged,
+        n_failed=count["failed"],
+        n_unfinished=count["unfinished"],
+        edge=choice.edge,
+        rises_at_edge=choice.rises_at_edge(tol, spec),
+        twin_moved=paired.moved if paired else None,
         n_seeds=len(successes),
         success_rate=success_rate,
         worse_end=low if spec.direction == "max" else high,
@@ -131,17 +122,15 @@ def cell(results: Sequence[Result], spec: TaskSpec) -> Cell:
         spec=spec,
     )
     return Cell(
-        lr=lr,
-        weight_decay=weight_decay,
-        n_lrs=len({r.lr for r in done + diverged}),
-        lr_edge=edge,
+        choice=choice,
         seeds=tuple(seeds),
         n_runs=len(results),
-        n_done=len(done),
-        n_diverged=len(diverged),
-        n_failed=len(failed),
-        n_unfinished=n_unfinished,
-        diverged=len(at_rate) - len(seeds),
+        n_done=count["done"],
+        n_diverged=count["diverged"],
+        n_failed=count["failed"],
+        n_unfinished=count["unfinished"],
+        n_selection=len({r.pair for r in selection}),
+        diverged=n_diverged,
         validation_mean=_mean([r.validation for r in seeds]),
         mean=_mean(test),
         ci_low=low,
@@ -155,35 +144,16 @@ def cell(results: Sequence[Result], spec: TaskSpec) -> Cell:
         success_rate=success_rate,
         steps_to_threshold=_median_steps([r.steps_to_threshold for r in seeds]),
         ceiling=ceiling,
+        twin=paired,
         status=status,
         reason=reason,
     )
 
 
-def _choose(results: Sequence[Result], spec: TaskSpec) -> tuple[float | None, float | None]:
-    """The (lr, weight decay) with the smallest share of diverged runs, then the best mean
-    validation metric. Of equal ones the rate nearest to the middle of the grid is taken: there is
-    no evidence that the optimum lies at the edge.
-    """
-    if not results:
-        return None, None
-    points = sorted({(r.lr, r.weight_decay) for r in results})
-    lrs = sorted({lr for lr, _ in points})
-
-    def rank(point: tuple[float, float]) -> tuple[float, ...]:
-        at = [r for r in results if (r.lr, r.weight_decay) == point]
-        mean = _mean([r.validation for r in at if r.is_done])
-        cost = math.inf if mean is None else -mean if spec.direction == "max" else mean
-        from_middle = abs(lrs.index(point[0]) - (len(lrs) - 1) / 2)
-        return (sum(r.is_diverged for r in at) / len(at), cost, from_middle, *point)
-
-    return min(points, key=rank)
-
-
-def _edge(lr: float | None, grid: Sequence[float]) -> str:
-    if lr is None or len(grid) < 2:
-        return "both"
-    return {grid[0]: "low", grid[-1]: "high"}.get(lr, "no")
+def _outcome(result: Result) -> str:
+    if result.is_done or result.is_diverged:
+        return "done" if result.is_done else "diverged"
+    return "failed" if result.status == "failed" else "unfinished"
 
 
 def _mean(values: Sequence[float]) -> float | None:

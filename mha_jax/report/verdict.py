@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from mha_jax.tasks import TaskSpec
 
 CEILING_TOLERANCE = 0.01  # how near to its ceiling a score counts as having reached it
 MIN_SEEDS_SPLIT = 3  # seeds from which "some solve it, some do not" is said
+
+
+def on_scale(value: float, spec: TaskSpec) -> float:
+    """A metric on the scale on which differences are judged. The errors of the task's models span
+    decades where the metric is an nmse, so it is its log10.
+    """
+    if spec.metric != "nmse":
+        return value
+    return math.log10(value) if value > 0 else -math.inf
+
+
+def gain(value: float, other: float, spec: TaskSpec) -> float:
+    """How much better `value` is than `other`, on the scale."""
+    if value == other:
+        return 0.0
+    difference = on_scale(value, spec) - on_scale(other, spec)
+    return difference if spec.direction == "max" else -difference
+
+
+def tolerance(tol: float, spec: TaskSpec) -> float:
+    """`converge.tol` on the scale: .01 of an accuracy, of R^2 or of a bit; a tenth of a decade."""
+    return 10 * tol if spec.metric == "nmse" else tol
 
 
 def solved(
@@ -31,6 +54,8 @@ def status(
     n_failed: int,
     n_unfinished: int,
     edge: str,
+    rises_at_edge: bool,
+    twin_moved: bool | None,
     n_seeds: int,
     success_rate: float | None,
     worse_end: float | None,
@@ -38,16 +63,21 @@ def status(
     ceiling: float | None,
     spec: TaskSpec,
 ) -> tuple[str, str]:
-    """What may be said of a cell, and why; the first rule that applies decides."""
+    """What may be said of a cell, and why; the first rule that applies decides.
+
+    `twin_moved` is None without a twin; `rises_at_edge` is `select.Choice.rises_at_edge`.
+    """
     if not n_results:
         return "unfinished", "no_finished_run"
     if not any_done:
         return "unconverged", "diverged"
     if n_unfinished or n_failed:
         return "unverified", "unfinished_runs" if n_unfinished else "failed_runs"
+    if twin_moved:
+        return "unconverged", "budget"
     if edge == "both":
         return "unverified", "one_lr"
-    if edge != "no":
+    if rises_at_edge:
         return "unconverged", "lr_edge"
     if success_rate is not None and 0 < success_rate < 1 and n_seeds >= MIN_SEEDS_SPLIT:
         return "unconverged", "seeds_split"
@@ -66,7 +96,7 @@ def status(
     by_ceiling = spec.direction == "max" or spec.solved_at is None
     if by_ceiling and ceiling is not None and reaches(worse_end, near(ceiling, spec), spec):
         return "converged", "ceiling"
-    return "unverified", "no_twin"
+    return ("converged", "twin") if twin_moved is False else ("unverified", "no_twin")
 
 
 def reaches(value: float, goal: float, spec: TaskSpec) -> bool:

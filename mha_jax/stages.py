@@ -1,0 +1,125 @@
+"""What follows from the results so far: a wider grid, the reported seeds, the twins.
+
+A sweep whose configs ask for it is planned in stages, since the later runs depend on what the
+earlier ones found. Each stage is a function of finished results alone, so a launch that was broken
+off plans the same again. Imports no jax.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from mha_jax import tune
+from mha_jax.config import Run, doubled
+from mha_jax.labels import labels
+from mha_jax.report import cells
+from mha_jax.store import StoredRun
+from mha_jax.sweep import PlannedRun, groups
+
+
+def followups(planned: Sequence[PlannedRun], stored: Sequence[StoredRun]) -> list[PlannedRun]:
+    """The runs to do next; [] when nothing is left.
+
+    Args:
+      planned: every run planned so far.
+      stored: the runs of the experiment's directory; of the planned ones all that could end have.
+
+    Raises:
+      ValueError: a run's task cannot be loaded.
+    """
+    known = {one.run.hash for one in planned}
+    # Runs of the directory that are not planned now must not take part in any choice.
+    found = cells.gather([run for run in stored if run.run.hash in known])
+    by_hash = {cell.static_hash: cell for cell in found}
+    new: dict[str, PlannedRun] = {}
+    for group_hash, members in groups(list(planned)).items():
+        if group_hash in by_hash:
+            for one in _next(members, by_hash[group_hash], known):
+                new.setdefault(one.run.hash, one)
+    return _labelled(list(planned), list(new.values()))
+
+
+def _next(members: Sequence[PlannedRun], cell: cells.CellRuns, known: set[str]) -> list[PlannedRun]:
+    """The next stage of one cell that has runs which are not known yet."""
+    first = next(one for one in members if one.about["purpose"] != "twin")
+    for stage in (_wider, _reported, _twins):
+        new = [one for one in stage(first, cell) if one.run.hash not in known]
+        if new:
+            return new
+    return []
+
+
+def _wider(first: PlannedRun, cell: cells.CellRuns) -> list[PlannedRun]:
+    """Selection runs at one more rate, past the edge at which the metric still rises."""
+    tuning, choice = _tuning(first), cell.cell.choice
+    if tuning is None or not choice.rises_at_edge(first.about["converge"]["tol"], cell.spec):
+        return []
+    rate = tuning.wider(choice.grid, choice.edge)
+    if rate is None:
+        return []
+    return [_like(first, run, "selection") for run in tuning.selection(first.run, (rate,))]
+
+
+def _reported(first: PlannedRun, cell: cells.CellRuns) -> list[PlannedRun]:
+    """The runs that a tuned cell reports, at its chosen rate."""
+    tuning, lr = _tuning(first), cell.cell.lr
+    if tuning is None or lr is None:
+        return []
+    return [_like(first, run, "sweep") for run in tuning.reported(first.run, lr)]
+
+
+def _twins(first: PlannedRun, cell: cells.CellRuns) -> list[PlannedRun]:
+    """The reported runs again with twice the steps; none for a cell that reaches its ceiling."""
+    if not first.about["converge"]["confirm"] or cell.cell.status == "converged":
+        return []
+    twins = []
+    for seed in cell.cell.seeds:
+        hypers = dataclasses.replace(
+            first.run.hypers,
+            seed=seed.seed,
+            data_seed=seed.data_seed,
+            lr=seed.lr,
+            weight_decay=seed.weight_decay,
+        )
+        static = first.run.static
+        trunk = static.optim.trunk_steps(static.train.n_steps)
+        twin = _like(first, Run(doubled(static), hypers), "twin")
+        twin.about["branch"] = {"hash": Run(static, hypers).hash, "step": trunk}
+        twins.append(twin)
+    return twins
+
+
+def _tuning(first: PlannedRun) -> tune.Tuning | None:
+    told = first.about["tune"]
+    return tune.Tuning(**told) if told else None
+
+
+def _like(first: PlannedRun, run: Run, purpose: str) -> PlannedRun:
+    """Another run of a cell, or of its twin."""
+    changed: dict[str, Any] = tune.keys(run)
+    if purpose == "twin":
+        changed["train.n_steps"] = run.static.train.n_steps
+    about = {
+        **first.about,
+        "purpose": purpose,
+        "overrides": {**first.about["overrides"], **changed},
+    }
+    return dataclasses.replace(
+        first,
+        run=run,
+        overrides={**first.overrides, **changed},
+        swept={**first.swept, **changed},
+        about=about,
+    )
+
+
+def _labelled(planned: list[PlannedRun], new: list[PlannedRun]) -> list[PlannedRun]:
+    """The new runs with names that tell them apart, from each other and from the planned ones."""
+    rows = [{"train.n_steps": one.run.static.train.n_steps, **one.swept} for one in planned + new]
+    names = labels(rows)[len(planned) :]
+    return [
+        dataclasses.replace(one, label=name or one.label)
+        for one, name in zip(new, names, strict=True)
+    ]
