@@ -61,7 +61,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.model = model = ConfigDict(type_safe=False)
     model.d_model = 64  # width of the residual stream, d
     model.n_layers = 1
-    model.mixer = "grouped"  # per layer: a module of mha_jax.attention
+    model.mixer = "grouped"  # per layer: a module of mha_jax.attention, or a file, "my/mixer.py"
     model.n_heads = 4  # per layer: query heads, n
     model.n_kv_heads = None  # per layer: key/value heads, k; None: n_heads (MHA); 1: MQA
     model.d_head = None  # per layer: width of a head, h; None: d_model // n_heads

@@ -55,32 +55,25 @@ SHAPES = {
 
 
 def get_config(arg: str | None = None) -> ConfigDict:
-    """quick: one learning rate and seed, one of the two widths; full: 4 rates, 5 seeds."""
+    """quick: one learning rate and seed, one of the two widths; full: tuned, 5 seeds, budgets
+    doubled.
+    """
     if arg not in ("quick", "full"):
         raise ValueError(f"head_count takes :quick or :full, not {arg!r}")
     config = base.get_config()
     config.experiment = f"head_count.{arg}"
+    config.optim.lr = 4e-3
+    if arg == "full":
+        config.tune.lrs = "2e-3,4e-3,8e-3,16e-3"
+        config.converge.confirm = True
     return config
 
 
 def sweep(add, arg: str) -> None:
-    """Every shape of every task, with every learning rate and seed."""
+    """Every shape of every task."""
     for task, overrides in TASKS.items():
         shapes = SHAPES[task]
-        lrs, seeds = (2e-3, 4e-3, 8e-3, 16e-3), range(5)
         if arg == "quick":
             shapes = shapes[3:] if task == "d_retrieval" else shapes[:4]
-            lrs, seeds = (4e-3,), range(1)
         for n_heads, d_head in shapes:
-            for lr in lrs:
-                for seed in seeds:
-                    add(
-                        {
-                            **overrides,
-                            "model.n_heads": n_heads,
-                            "model.d_head": d_head,
-                            "optim.lr": lr,
-                            "train.seed": seed,
-                            "train.data_seed": seed,
-                        }
-                    )
+            add({**overrides, "model.n_heads": n_heads, "model.d_head": d_head})

@@ -46,29 +46,22 @@ TASKS = {
 
 
 def get_config(arg: str | None = None) -> ConfigDict:
-    """quick: one learning rate, one seed; full: 4 learning rates, 5 seeds."""
+    """quick: one learning rate, one seed; full: tuned, 5 seeds, budgets doubled."""
     if arg not in ("quick", "full"):
         raise ValueError(f"kv_groups takes :quick or :full, not {arg!r}")
     config = base.get_config()
     config.experiment = f"kv_groups.{arg}"
+    config.optim.lr = 4e-3
+    if arg == "full":
+        config.tune.lrs = "2e-3,4e-3,8e-3,16e-3"
+        config.converge.confirm = True
     return config
 
 
-def sweep(add, arg: str) -> None:
+def sweep(add) -> None:
     """n_kv_heads from n_heads (MHA) down to 1 (MQA)."""
-    lrs, seeds = ((4e-3,), range(1)) if arg == "quick" else ((2e-3, 4e-3, 8e-3, 16e-3), range(5))
     for overrides in TASKS.values():
         n_kv_heads = overrides["model.n_heads"]
         while n_kv_heads >= 1:
-            for lr in lrs:
-                for seed in seeds:
-                    add(
-                        {
-                            **overrides,
-                            "model.n_kv_heads": n_kv_heads,
-                            "optim.lr": lr,
-                            "train.seed": seed,
-                            "train.data_seed": seed,
-                        }
-                    )
+            add({**overrides, "model.n_kv_heads": n_kv_heads})
             n_kv_heads //= 2

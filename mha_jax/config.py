@@ -22,7 +22,7 @@ SCHEMA_VERSION = 1
 class LayerSpec:
     """One layer: a mixer (attention) followed by an MLP."""
 
-    mixer: str  # module of mha_jax.attention
+    mixer: str  # module of mha_jax.attention, or a user's file with its digest, see mixers.py
     n_heads: int  # query heads, n
     n_kv_heads: int  # key/value heads, k; divides n
     d_head: int  # width of a head, h

@@ -7,9 +7,9 @@ for its own `cost(layer, model)`; what the numbers of one layer mean stands in `
 
 from __future__ import annotations
 
-import importlib
 from typing import NamedTuple
 
+from mha_jax import mixers
 from mha_jax.config import LayerSpec, ModelSpec, StaticConfig, TrainSpec
 from mha_jax.tasks import TaskSpec
 
@@ -23,6 +23,7 @@ class LayerCost(NamedTuple):
 
     params: int
     cache_elements: int  # numbers kept for each token of a sequence while decoding
+    state_elements: int  # numbers kept for a sequence however long it is
     flops: int  # for each token: products with parameters, forward
     flops_per_key: int  # for each pair of query and key: scores and weighted values, forward
 
@@ -36,7 +37,7 @@ def mixer_cost(layer: LayerSpec, model: ModelSpec) -> LayerCost:
     """
     if layer.mixer == "grouped":
         return _grouped(layer, model)
-    told = importlib.import_module(f"mha_jax.attention.{layer.mixer}").cost(layer, model)
+    told = mixers.module(layer.mixer).cost(layer, model)
     return LayerCost(**{name: int(told[name]) for name in LayerCost._fields})
 
 
@@ -52,6 +53,7 @@ def _grouped(layer: LayerSpec, model: ModelSpec) -> LayerCost:
         params=matrices + (biases if model.bias else 0) + (2 * h if model.qk_norm else 0),
         # Kept apart under every `share`: a rotated or normalised key is not the value.
         cache_elements=2 * k * h,
+        state_elements=0,
         flops=2 * matrices,
         flops_per_key=4 * n * h,
     )
@@ -70,6 +72,13 @@ def attention_params(layer: LayerSpec, model: ModelSpec) -> int:
 def kv_bytes_per_token(model: ModelSpec) -> int:
     """Bytes decoding keeps for each token of a sequence: 2 k h numbers a layer, cache dtype."""
     elements = sum(mixer_cost(layer, model).cache_elements for layer in model.layers)
+    return elements * DTYPE_BYTES[model.cache_dtype]
+
+
+def state_bytes(model: ModelSpec) -> int:
+    """Bytes decoding keeps for a sequence whatever its length, cache dtype: 0 for attention, whose
+    cache grows; the state of a convolution or of linear attention."""
+    elements = sum(mixer_cost(layer, model).state_elements for layer in model.layers)
     return elements * DTYPE_BYTES[model.cache_dtype]
 
 
@@ -188,7 +197,7 @@ def memory(model: ModelSpec, spec: TaskSpec, train: TrainSpec) -> int:
 
 def variant(model: ModelSpec) -> str:
     """MHA (k = n), MQA (k = 1), GQA-k, GQA-4/4/2 where layers differ, or the mixers' names."""
-    names = list(dict.fromkeys(layer.mixer for layer in model.layers))
+    names = list(dict.fromkeys(mixers.short(layer.mixer) for layer in model.layers))
     if names != ["grouped"]:
         return "+".join(names)
     kv = [layer.n_kv_heads for layer in model.layers]

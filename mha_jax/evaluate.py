@@ -56,8 +56,8 @@ def analyse(program: Program, params: Any, constants: dict[str, jax.Array]) -> d
 
     Returns:
       `roles`: for each layer the sums of `analysis.roles.role_sums` over the draw; `example`: for
-        each layer the weights
-      [n, t, s] of the first sequence.
+        each layer the weights [n, t, s] of the first sequence. Of a layer whose mixer has no
+        attention weights None, in both.
     """
     static, spec = program.static, program.spec
     seen = [
@@ -71,22 +71,25 @@ def analyse(program: Program, params: Any, constants: dict[str, jax.Array]) -> d
         for layer in static.model.layers
     ]
 
-    def weights(i: jax.typing.ArrayLike) -> tuple[Any, list[jax.Array]]:
+    def weights(i: jax.typing.ArrayLike) -> tuple[Any, list[jax.Array | None]]:
         batch = probe_batch(program, constants, i)
         _, weights_lbkgts = program.model.apply(
-            params, batch.inputs, probe=lambda stops: stops["weights_bkgts"]
+            params, batch.inputs, probe=lambda stops: stops.get("weights_bkgts")
         )
-        return batch, [w.reshape(w.shape[0], -1, *w.shape[3:]) for w in weights_lbkgts]
+        return batch, [
+            None if w is None else w.reshape(w.shape[0], -1, *w.shape[3:]) for w in weights_lbkgts
+        ]
 
-    def batch_sums(i: jax.typing.ArrayLike) -> list[dict[str, jax.Array]]:
+    def batch_sums(i: jax.typing.ArrayLike) -> list[dict[str, jax.Array] | None]:
         batch, weights_lbnts = weights(i)
         return [
-            role_sums(weights_bnts, batch.pointers, visible_ts)
+            None if weights_bnts is None else role_sums(weights_bnts, batch.pointers, visible_ts)
             for weights_bnts, visible_ts in zip(weights_lbnts, seen, strict=True)
         ]
 
     roles = _summed(batch_sums, -(-static.train.n_probe // _probe_size(program)))
-    return {"roles": roles, "example": [weights_bnts[0] for weights_bnts in weights(0)[1]]}
+    first = [None if weights_bnts is None else weights_bnts[0] for weights_bnts in weights(0)[1]]
+    return {"roles": roles, "example": first}
 
 
 def probe_batch(

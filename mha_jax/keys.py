@@ -7,13 +7,11 @@ imports jax.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import functools
 import importlib
 import math
 import typing
-from pathlib import Path
 from typing import Any
 
 from mha_jax import tasks
@@ -164,18 +162,3 @@ def put(config: dict[str, Any], key: str, value: Any) -> bool:
         return False
     place[leaf] = value
     return True
-
-
-@functools.cache
-def mixers() -> tuple[str, ...]:
-    """Modules of `mha_jax.attention` that define a `Mixer`; read, not imported: they need jax."""
-    found = []
-    for path in sorted((Path(__file__).parent / "attention").glob("*.py")):
-        tree = ast.parse(path.read_bytes())
-        names = {getattr(node, "name", "") for node in tree.body}
-        for node in tree.body:
-            if isinstance(node, ast.Assign):
-                names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-        if "Mixer" in names:
-            found.append(path.stem)
-    return tuple(found)

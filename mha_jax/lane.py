@@ -125,6 +125,7 @@ class Lane:
         images = {
             f"attention/l{layer}.n{head}": weights_ts
             for layer, weights_nts in enumerate(heads["example"])
+            if weights_nts is not None
             for head, weights_ts in enumerate(weights_nts)
         }
         if diverged_at < 0:

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from mha_jax import tune
+from mha_jax import mixers, tune
 from mha_jax.config import LayerSpec
-from mha_jax.keys import KEYS, mixers
+from mha_jax.keys import KEYS
 from mha_jax.tasks import TaskSpec
-from mha_jax.values import NAME, Problem, nearest
+from mha_jax.values import NAME, Problem
 
 Values = dict[str, Any]  # dotted key -> value; of `got` the sound ones only, in plain form
 PER_LAYER = tuple(key for key, spec in KEYS.items() if spec.per_layer)
@@ -93,10 +93,9 @@ def _lengths(got: Values, raw: Values) -> Iterator[Problem]:
 def _heads(got: Values, raw: Values, row: Values, i: int) -> Iterator[Problem]:
     mixer, n = row.get("model.mixer"), row.get("model.n_heads")
     k, h = row.get("model.n_kv_heads"), row.get("model.d_head")
-    if mixer is not None and mixer not in mixers():
-        rule = f"{_at(raw, mixer, i)}must be a module of mha_jax/attention with a Mixer"
-        fix = nearest(mixer, mixers()) or f"; choose one of {', '.join(map(repr, mixers()))}"
-        yield Problem("model.mixer", raw["model.mixer"], rule + fix)
+    wrong = None if mixer is None else mixers.wrong(mixer)
+    if wrong:
+        yield Problem("model.mixer", raw["model.mixer"], f"{_at(raw, mixer, i)}{wrong}")
     if n is not None and k is not None and n % k:
         rule = f"{_at(raw, k, i)}must divide model.n_heads={n}"
         fix = f"choose one of {divisors(n, k)}"

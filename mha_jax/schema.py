@@ -11,7 +11,7 @@ import functools
 import importlib
 from typing import Any
 
-from mha_jax import cost, rules
+from mha_jax import cost, mixers, rules
 from mha_jax.config import (
     Hypers,
     LayerSpec,
@@ -138,9 +138,10 @@ def _layers(got: Values) -> tuple[LayerSpec, ...]:
     rows = rules.layer_rows(got)
     if any(len(row) < len(rules.PER_LAYER) or None in row.values() for row in rows):
         return ()
-    return tuple(
-        LayerSpec(**{key.split(".")[1]: value for key, value in row.items()}) for row in rows
-    )
+    specs = [{key.split(".")[1]: value for key, value in row.items()} for row in rows]
+    if any(mixers.wrong(spec["mixer"]) for spec in specs):
+        return ()
+    return tuple(LayerSpec(**{**spec, "mixer": mixers.identity(spec["mixer"])}) for spec in specs)
 
 
 def _model(got: Values, layers: tuple[LayerSpec, ...]) -> ModelSpec:

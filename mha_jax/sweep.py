@@ -219,6 +219,7 @@ def _about(sweep: Sweep, member: _Member) -> dict[str, Any]:
         "params_ratio": member.params_ratio,
         "n_params": cost.n_params(static),
         "kv_bytes_per_token": cost.kv_bytes_per_token(static.model),
+        "state_bytes": cost.state_bytes(static.model),
         "flops_per_token": cost.flops_per_token(static),
         "log": _section(member.config, "log"),
         "tune": dataclasses.asdict(tuning) if tuning else None,

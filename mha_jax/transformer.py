@@ -7,7 +7,6 @@ outputs each.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from mha_jax import mixers
 from mha_jax.attention import core
 from mha_jax.attention.init import fold, normal
 from mha_jax.config import LayerSpec, ModelSpec
@@ -124,9 +124,8 @@ class Layer(nnx.Module):
     """Mixer, then MLP; each normed before and, with residual, added to its input."""
 
     def __init__(self, layer: LayerSpec, model: ModelSpec, *, key: jax.Array):
-        module = importlib.import_module(f"mha_jax.attention.{layer.mixer}")
         self.norm_mixer = Norm(model.norm, model.d_model)
-        self.mixer = module.Mixer(layer, model, key=fold(key, "mixer"))
+        self.mixer = mixers.module(layer.mixer).Mixer(layer, model, key=fold(key, "mixer"))
         self.residual = model.residual
         self.width = self.mixer.width
         if (layer.d_ff or model.residual) and self.width != model.d_model:

@@ -100,6 +100,7 @@ def make_run(
                 "params_ratio": 1.0,
                 "n_params": 20000,
                 "kv_bytes_per_token": cost.kv_bytes_per_token(spec.model),
+                "state_bytes": 0,
                 "flops_per_token": 40000,
                 "overrides": {"model.n_heads": spec.model.layers[0].n_heads},
                 "log": {"keep": 3},

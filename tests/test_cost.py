@@ -169,7 +169,8 @@ def test_variant(overrides: dict[str, Any], expected: str) -> None:
 
 def test_a_mixer_of_the_users_own_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     def told(layer: LayerSpec, model: ModelSpec) -> dict[str, int]:
-        return {"params": 7, "cache_elements": 3, "flops": 11, "flops_per_key": 2}
+        told = {"params": 7, "cache_elements": 3, "state_elements": 5}
+        return {**told, "flops": 11, "flops_per_key": 2}
 
     monkeypatch.setitem(sys.modules, "mha_jax.attention.mine", types.SimpleNamespace(cost=told))
     static = run_of().static
@@ -179,6 +180,7 @@ def test_a_mixer_of_the_users_own_is_asked(monkeypatch: pytest.MonkeyPatch) -> N
     static = dataclasses.replace(static, model=mine)
     assert cost.variant(mine) == "mine"
     assert cost.kv_bytes_per_token(mine) == 3 * 4
+    assert (cost.state_bytes(mine), cost.state_bytes(model)) == (5 * 4, 0)
     assert cost.n_params(static) == grouped[0] - 4 * 64 * 64 + 7
     assert cost.flops_per_token(static) == grouped[1] - 8 * 64 * 64 + 11 - (4 * 64 - 2) * 13
 

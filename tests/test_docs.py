@@ -57,6 +57,35 @@ def test_add_a_task_works_as_written(tmp_path):
     assert float(row["test/accuracy"]) > 0.9  # one head that looks at position 0 is enough
 
 
+def test_add_a_mixer_works_as_written(tmp_path):
+    mixer, sweep = _blocks(ROOT / "docs" / "add_a_mixer.md", "python")
+    (tmp_path / "gated_conv.py").write_text(mixer)
+    (tmp_path / "conv_or_heads.py").write_text(sweep)
+    command = _blocks(ROOT / "docs" / "add_a_mixer.md", "sh")[0].split()
+    command[1] = str(ROOT / "scripts" / "sweep.py")
+    small = ("train.n_steps=40", "model.d_model=16", "train.n_test=64", "optim.warmup_steps=10")
+    done = subprocess.run(
+        [sys.executable, *command[1:], *(f"--config.{text}" for text in small)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    root = tmp_path / "results" / "conv_or_heads"
+    rows = list(csv.DictReader((root / "frontier.csv").read_text().splitlines()))
+    by_variant = {(row["variant"], row["n_heads"]): row for row in rows}
+    conv = by_variant["gated_conv", "4"]
+    assert {row["status"] for row in rows} == {"unverified"} and len(rows) == 3
+    # Two layers keep three positions of 16 float32 channels each; attention keeps k and v.
+    assert (conv["kv_bytes_per_token"], conv["state_bytes"]) == ("0", str(2 * 3 * 16 * 4))
+    assert by_variant["MHA", "4"]["kv_bytes_per_token"] == str(2 * 2 * 16 * 4)
+    # A layer saves 4 * 16^2 - 3 * 16^2 - 4 * 16 = 192 parameters: 6 units of its MLP.
+    assert (conv["d_ff"], conv["params_ratio"]) == ("70", "1")
+    heads = list(csv.DictReader((root / "heads.csv").read_text().splitlines()))
+    assert {row["variant"] for row in heads} == {"MHA"}
+
+
 def test_the_readme_attention_is_the_layer():
     library, lines = (b for b in _blocks(ROOT / "README.md", "python") if "x_btd" in b or "wq" in b)
     x_btd = jax.random.normal(jax.random.key(1), (2, 5, 64))

@@ -12,7 +12,7 @@ import pytest
 from cases import config_of, run_of
 
 from configs import base
-from mha_jax import config, keys, schema, tasks, values
+from mha_jax import config, keys, mixers, schema, tasks, values
 from mha_jax.config import LayerSpec
 from mha_jax.values import Key
 
@@ -219,8 +219,8 @@ def test_memory_is_refused_above_the_limit_and_names_the_largest_size() -> None:
 
 
 def test_mixers_are_found_without_importing_them() -> None:
-    assert "grouped" in keys.mixers()
-    assert not {"core", "init", "positions", "__init__"} & set(keys.mixers())
+    assert "grouped" in mixers.own()
+    assert not {"core", "init", "positions", "__init__"} & set(mixers.own())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,7 +296,7 @@ def test_a_task_module_that_fails_is_named(stub: types.ModuleType, broken: str) 
 
 
 def test_a_mixer_whose_cost_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mha_jax.rules.mixers", lambda: ("grouped", "mine"))
+    monkeypatch.setattr("mha_jax.mixers.own", lambda: ("grouped", "mine"))
     (line,) = told({"model.mixer": "mine"})
     assert line.startswith("model.mixer='mine' is a mixer whose cost fails; repair it: ")
     assert "ModuleNotFoundError" in line

@@ -248,3 +248,26 @@ def test_a_tuned_sweep_from_grid_to_twins(tmp_path):
     # Planned for themselves, they are no twins any more.
     launch(tmp_path / "staged.py", tmp_path / "out", tmp_path / "cache")
     assert {row["n_steps"] for row in rows(root / "frontier.csv")} == {"50", "100"}
+
+
+@pytest.mark.slow
+def test_a_flat_curve_is_no_convergence(tmp_path):
+    """Two thousand steps at a rate of 1e-3 end at half of what four thousand reach."""
+    (tmp_path / "flat.py").write_text(
+        """
+from configs import attr
+
+def get_config(arg=None):
+    config = attr.get_config()
+    config.model.n_heads, config.model.n_kv_heads = 8, 4
+    config.optim.lr = 1e-3
+    config.train.n_steps = 2000
+    config.train.n_test = 1024
+    config.converge.confirm = True
+    return config
+"""
+    )
+    launch(tmp_path / "flat.py", tmp_path / "out", tmp_path / "cache")
+    (cell,) = rows(tmp_path / "out" / "flat" / "frontier.csv")
+    assert (cell["status"], cell["reason"]) == ("unconverged", "budget")
+    assert float(cell["twin_change"]) > 0.1

@@ -79,19 +79,22 @@ def scores(sums: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def head_rows(
-    layers: Sequence[Mapping[str, Any]], roles: Sequence[str], n_kv_heads: Sequence[int]
+    layers: Sequence[Mapping[str, Any] | None], roles: Sequence[str], n_kv_heads: Sequence[int]
 ) -> list[dict[str, Any]]:
     """The rows of `heads.csv`, one for each layer, head and role; layers, heads and kv heads count
     from 0.
 
     Args:
-      layers: summed `role_sums`, one a layer.
+      layers: summed `role_sums`, one a layer; None for a layer without attention weights, which
+        has no rows.
       roles: names of the roles, in any order: the order of the rows.
       n_kv_heads: kv heads of each layer; query head i reads kv head i // (n / k).
     """
     column = {role: i for i, role in enumerate(sorted(roles))}
     rows = []
     for layer, (sums, k) in enumerate(zip(layers, n_kv_heads, strict=True)):
+        if sums is None:
+            continue
         score = scores(sums)
         n = score["mass"].shape[0]
         for head in range(n):

@@ -1,6 +1,7 @@
-"""The mixers: one module each, chosen by its file name in `config.model.mixer`.
+"""The mixers: one module each, chosen in `config.model.mixer` by the name of a module here or by
+the path of a file of the user's, "my_mixers/gated_conv.py".
 
-A mixer moves information between positions. Its module `mha_jax/attention/<name>.py` holds
+A mixer moves information between positions. Its module holds
 
     Mixer(layer, model, *, key)   an `nnx.Module`, or a function that makes one, from a LayerSpec, a
                                   ModelSpec and the layer's key; a parameter is drawn with
@@ -18,8 +19,10 @@ A mixer moves information between positions. Its module `mha_jax/attention/<name
 
     cost(layer, model) -> dict    integers of one layer by arithmetic on the config: "params",
                                   "cache_elements" (kept for each token of a sequence while
-                                  decoding), and forward operations: "flops" (a token, products with
-                                  parameters) and "flops_per_key" (a pair of query and key)
+                                  decoding), "state_elements" (kept for a sequence however long it
+                                  is), and forward operations: "flops" (a token, products with
+                                  parameters) and "flops_per_key" (a pair of query and key); the
+                                  dry run calls it, which imports jax if the module does
 
 `core.py` holds the pure functions; `grouped.py` is MHA, GQA and MQA, whose cost is in
 `mha_jax/cost.py`, which imports no jax.

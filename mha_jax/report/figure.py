@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from mha_jax.report import look, maps, panels
+from mha_jax.report import look, maps, panels, verdict
 from mha_jax.report.cells import CellRuns
 from mha_jax.report.stats import MIN_SEEDS_RANKED
 
@@ -67,6 +67,8 @@ def illustration(cells: Sequence[CellRuns]) -> str:
     seeds = sorted({len(c.seeds) for c in finished})
     words = f"{_range(lrs, _WORDS)} learning rate{'s' * (lrs[-1] > 1)}, "
     words += f"{_range(seeds, ())} seed{'s' * (seeds[-1] > 1)}"
+    if any(c.n_selection for c in finished):
+        words += " apart from those that chose the rate"
     return f"{words}: an illustration" if lrs[0] == 1 or seeds[0] < MIN_SEEDS_RANKED else words
 
 
@@ -202,7 +204,23 @@ class _Row:
         params = ", ".join(f"{k} {v}" for k, v in static.task.params if isinstance(v, int))
         words += [params] if params else []
         missing = "; ".join(f"{c.label} ({_fate(c)})" for c in self.cells if not c.cell.seeds)
-        return ["  ·  ".join(words), *textwrap.wrap(f"not drawn: {missing}", 170) * bool(missing)]
+        lines = [f"not drawn: {missing}"] if missing else []
+        open_cells = _open(self.cells)
+        lines += [f"not shown to be converged: {open_cells}"] if open_cells else []
+        return ["  ·  ".join(words), *(part for line in lines for part in textwrap.wrap(line, 170))]
+
+
+def _open(cells: Sequence[CellRuns]) -> str:
+    """The drawn cells that are not converged, by reason."""
+    drawn = [c for c in cells if c.cell.seeds]
+    by_reason: dict[str, list[str]] = {}
+    for c in drawn:
+        if c.cell.status != "converged":
+            by_reason.setdefault(c.cell.reason, []).append(c.label)
+    return "; ".join(
+        f"{verdict.REASONS[reason]}: {'all' if len(labels) == len(drawn) else ', '.join(labels)}"
+        for reason, labels in by_reason.items()
+    )
 
 
 def _fate(cell: CellRuns) -> str:

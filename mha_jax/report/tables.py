@@ -29,7 +29,7 @@ FRONTIER_COLUMNS = (
     *("ceiling", "config_hash", "data_hash", "reason", "cell_label", "direction", "chance"),
     *("solved_at", "weight_decay", "validation_mean", "flops_per_token", "n_runs", "n_done"),
     *("n_diverged", "n_failed", "n_unfinished", "task_seed", "task_params", "n_selection"),
-    *("edge_gain", "twin_validation_mean", "twin_change", "twin_allowed"),
+    *("state_bytes", "edge_gain", "twin_validation_mean", "twin_change", "twin_allowed"),
 )
 HEAD_COLUMNS = (
     *("experiment", "hash", "label", "task", "variant", "n_heads", "n_kv_heads", "seed"),
@@ -185,8 +185,13 @@ def _task(task: config.TaskRef) -> Row:
 
 
 def _costs(run: StoredRun) -> Row:
-    names = ("match", "params_ratio", "n_params", "kv_bytes_per_token", "flops_per_token")
-    return {name: run.about[name] for name in names}
+    return {
+        name: run.about[name]
+        for name in (
+            *("match", "params_ratio", "n_params", "kv_bytes_per_token", "state_bytes"),
+            "flops_per_token",
+        )
+    }
 
 
 def _baselines(run: StoredRun) -> Row:

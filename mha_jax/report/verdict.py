@@ -7,6 +7,19 @@ from collections.abc import Sequence
 
 from mha_jax.tasks import TaskSpec
 
+# Why a cell is not converged, for people.
+REASONS = {
+    "no_finished_run": "no finished run",
+    "diverged": "every run diverged",
+    "unfinished_runs": "some runs are not finished",
+    "failed_runs": "some runs failed",
+    "budget": "twice the steps change it",
+    "one_lr": "one learning rate",
+    "lr_edge": "still rising at the edge of the learning rates",
+    "seeds_split": "some seeds solve it, some do not",
+    "one_seed": "one seed",
+    "no_twin": "twice the steps not tried",
+}
 CEILING_TOLERANCE = 0.01  # how near to its ceiling a score counts as having reached it
 MIN_SEEDS_SPLIT = 3  # seeds from which "some solve it, some do not" is said
 
