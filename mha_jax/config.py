@@ -89,27 +89,29 @@ class TaskRef:
         Raises:
           ValueError: the corpus cannot be read.
         """
-        found = getattr(self.module, "constants", None)
-        return found(self.config, self.seed, split) if found else {}
-
-    @property
-    def data_changed(self) -> bool:
-        """Whether the corpus is another than the one that the run was planned with.
-
-        Raises:
-          ValueError: the corpus cannot be read.
-        """
-        return bool(self.data_hash) and self.module.data_hash(self.config) != self.data_hash
+        return self._ask("constants", {}, split)
 
     def ceiling(self, model: ModelSpec) -> float | None:
         """Bound of the task's metric for the model; None where none is known."""
-        found = getattr(self.module, "ceiling", None)
-        return found(self.config, self.seed, model) if found else None
+        return self._ask("ceiling", None, model)
 
     def baselines(self, model: ModelSpec) -> dict[str, float]:
         """Values of the task's metric that need no training, by name."""
-        found = getattr(self.module, "baselines", None)
-        return found(self.config, self.seed, model) if found else {}
+        return self._ask("baselines", {}, model)
+
+    def documents(self) -> Any:
+        """The test split as `tasks.Documents`; None where the task has none."""
+        return self._ask("documents", None)
+
+    @property
+    def data_changed(self) -> bool:
+        """Whether the corpus is another than the one that the run was planned with."""
+        return bool(self.data_hash) and self.module.data_hash(self.config) != self.data_hash
+
+    def _ask(self, name: str, otherwise: Any, *args: Any) -> Any:
+        """What a function of the task's module says, where it has that one."""
+        found = getattr(self.module, name, None)
+        return found(self.config, self.seed, *args) if found else otherwise
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,6 +46,34 @@ def evaluate(
     return _summed(batch_sums, n_batches)
 
 
+def document_losses(
+    program: Program, params: Any, windows: dict[str, jax.Array], index: jax.Array, n_documents: int
+) -> dict[str, jax.Array]:
+    """Loss of every document of the test split.
+
+    Args:
+      program: what to evaluate.
+      params: its parameters.
+      windows: `inputs`, `targets` and `loss_mask` of a `tasks.Documents`, [w, ...].
+      index: int [w], the document of each window.
+      n_documents: how many there are.
+
+    Returns:
+      `loss` (nats, summed) and `count`, [documents].
+    """
+
+    def of_one(window: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        batch = Batch(window["inputs"], window["targets"], window["loss_mask"], {})
+        one = jax.tree.map(lambda x: x[None], batch)
+        outputs, _ = program.model.apply(params, one.inputs)
+        total = loss.sums(outputs, one, program.spec)
+        return total["loss"].sum(), total["count"].sum()
+
+    losses, counts = jax.lax.map(of_one, windows, batch_size=batch_size(program.static))
+    zero = jnp.zeros(n_documents)
+    return {"loss": zero.at[index].add(losses), "count": zero.at[index].add(counts)}
+
+
 def batch_size(static: StaticConfig) -> int:
     """Sequences that are evaluated at a time."""
     return min(static.train.n_eval, _EVAL_BATCH)

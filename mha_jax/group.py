@@ -60,6 +60,7 @@ class Group:
                 "launch again to plan new runs, or put the old text back"
             )
         self.constants = {split: jax.device_put(task.constants(split)) for split in SPLITS}
+        self.documents = task.documents()
         program = self.program
         self._init = self._compiled(
             lambda hypers: train.init(program, hypers),
@@ -75,6 +76,12 @@ class Group:
         self._eval = self._compiled(
             lambda params, constants, draw, n: evaluate.evaluate(
                 program, params, constants, draw, n
+            ),
+            mapped=1,
+        )
+        self._document_losses = self._compiled(
+            lambda params, windows, index: evaluate.document_losses(
+                program, params, windows, index, len(self.documents.names)
             ),
             mapped=1,
         )
@@ -148,6 +155,21 @@ class Group:
         )
         return [
             loss.metrics({key: value[r] for key, value in total.items()}, self.spec)
+            for r in range(self.lanes)
+        ]
+
+    def document_losses(self, state: train.State) -> list[dict[str, list[float]]]:
+        """For every lane: document of the test split -> [loss in nats, tokens]; {} without any."""
+        if self.documents is None:
+            return [{} for _ in range(self.lanes)]
+        names, index, *windows = self.documents
+        named = dict(zip(("inputs", "targets", "loss_mask"), windows, strict=True))
+        out = jax.device_get(self._document_losses(state.params, named, index))
+        return [
+            {
+                name: [float(out["loss"][r, i]), float(out["count"][r, i])]
+                for i, name in enumerate(names)
+            }
             for r in range(self.lanes)
         ]
 

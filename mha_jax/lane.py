@@ -113,7 +113,14 @@ class Lane:
         )
         self.clock["save_s"] += time.perf_counter() - start
 
-    def finish(self, step: int, diverged_at: int, tested: dict[str, float], heads: Any) -> None:
+    def finish(
+        self,
+        step: int,
+        diverged_at: int,
+        tested: dict[str, float],
+        heads: Any,
+        documents: dict[str, list[float]],
+    ) -> None:
         """Writes the head table, the attention images and `summary.json`; with the last the run is
         over."""
         log, static = self.about["log"], self.run.static
@@ -148,6 +155,7 @@ class Lane:
                 "best": _best(evaluations, self.spec),
                 "ceiling": static.task.ceiling(static.model),
                 "baselines": static.task.baselines(static.model),
+                "documents": documents,
                 "steps_to_threshold": steps_to_threshold(evaluations, self.spec),
                 "error": None,
                 "attempts": runstate.read(self.directory).attempts,

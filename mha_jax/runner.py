@@ -141,8 +141,9 @@ def drive(group: Group, lanes: list[Lane], step: int, emit: Emit) -> None:
         step = until
 
     tested, heads = _valid(group.evaluate(state, "test"), diverged_at), group.analyse(state)
+    documents = group.document_losses(state)
     for r, lane in enumerate(lanes):
-        lane.finish(step, int(diverged_at[r]), tested[r], heads[r])
+        lane.finish(step, int(diverged_at[r]), tested[r], heads[r], documents[r])
         event = {"event": "done", "run": lane.run.hash, "name": spec.metric}
         emit({**event, "metric": tested[r][spec.metric], "diverged": bool(diverged_at[r] >= 0)})
 

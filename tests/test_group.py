@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -112,3 +114,24 @@ def test_a_corpus_that_has_changed_is_refused():
     spec = static("text")  # with a made-up hash
     with pytest.raises(ValueError, match="the corpus of task 'text' has changed"):
         Group(spec)
+
+
+def test_documents_are_evaluated_one_by_one():
+    spec = static("text", 2, length=32)
+    spec = dataclasses.replace(spec, task=dataclasses.replace(spec.task, data_hash=""))
+    group = Group(spec)
+    state = group.init(group.hypers(RUNS[:1]))
+    (found,) = group.document_losses(state)
+    documents = spec.task.documents()
+    assert list(found) == list(documents.names)
+    params = jax.tree.map(lambda x: x[0], state.params)
+    name, i = documents.names[5], 5
+    rows = documents.index == i
+    outputs, _ = group.program.model.apply(params, documents.inputs[rows])
+    logits = np.asarray(outputs[:, :, 0], np.float64)
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    picked = np.take_along_axis(log_p, documents.targets[rows], axis=-1)[..., 0]
+    mask = documents.loss_mask[rows][..., 0]
+    assert found[name][1] == mask.sum()
+    np.testing.assert_allclose(found[name][0], -(picked * mask).sum(), rtol=1e-5)
+    assert Group(SMALL).document_losses(state) == [{}]

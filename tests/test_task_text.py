@@ -236,3 +236,21 @@ def test_a_corpus_that_has_gone_is_named(tmp_path):
     cfg = text.Config(path=str(tmp_path / "gone"), length=8, suffix=".txt")
     with pytest.raises(corpus.CorpusError, match="gone.* does not exist"):
         text.constants(cfg, 0, "train")
+
+
+@pytest.mark.parametrize("length", [7, 16])
+def test_documents_hold_every_byte_of_the_test_split_once(tmp_path, length):
+    cfg = text.Config(folder(tmp_path), length, ".txt")
+    found = text.documents(cfg, 3)
+    held_out = {d.name: d.data for d in corpus.held_out(cfg.path, cfg.suffix, 3, "test")}
+    assert set(found.names) == set(held_out)
+    assert b"\n".join(held_out[name] for name in found.names) == corpus.split(
+        cfg.path, cfg.suffix, 3, "test"
+    )
+    for i, name in enumerate(found.names):
+        read, asked = bytearray(), bytearray()
+        for w in np.flatnonzero(found.index == i):
+            mask = found.loss_mask[w, :, 0] == 1
+            read += bytes(found.inputs[w][mask].tolist())
+            asked += bytes(found.targets[w, mask, 0].tolist())
+        assert (bytes(read), bytes(asked)) == (held_out[name][:-1], held_out[name][1:])

@@ -14,6 +14,7 @@ and, where the task has such a thing,
     baselines(cfg, seed, model)   -> {name: value of the metric} of what is no trained model:
                                      a Bayes predictor, least squares, a fixed offset         no jax
     data_hash(cfg)                -> SHA-256 of the corpus that it reads                      no jax
+    documents(cfg, seed)          -> Documents: the test split, document by document          no jax
 
 `problems` expects values of the declared types and checks ranges and rules between fields; a
 problem reads as "field=value <rule>; <fix>". The others expect a config without problems. `seed`
@@ -66,6 +67,16 @@ class TaskSpec:
     vocab: tuple[
         str, ...
     ] = ()  # how a token (fields: the first field) is written, for plots; (): no text form
+
+
+class Documents(NamedTuple):
+    """Every token of the test split once, in windows that do not cross a document's end."""
+
+    names: tuple[str, ...]
+    index: Any  # int [w]: the document of each window
+    inputs: Any  # int [w, t]: tokens
+    targets: Any  # int [w, t, o]
+    loss_mask: Any  # float32 [w, t, o]: 0 behind a document's end
 
 
 class Batch(NamedTuple):

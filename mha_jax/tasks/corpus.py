@@ -89,7 +89,12 @@ def digest(path: str, suffix: str) -> str:
 
 @functools.lru_cache(maxsize=16)
 def split(path: str, suffix: str, seed: int, which: str) -> bytes:
-    """The documents of one split, joined by newlines.
+    """The documents of one split, joined by newlines."""
+    return b"\n".join(document.data for document in held_out(path, suffix, seed, which))
+
+
+def held_out(path: str, suffix: str, seed: int, which: str) -> list[Document]:
+    """The documents of one split, in the order of the corpus.
 
     Documents are put into the order of the SHA-256 of the seed and their name. The first go to
     test until it holds a tenth of the bytes, the next to validation likewise, and the rest is
@@ -105,7 +110,7 @@ def split(path: str, suffix: str, seed: int, which: str) -> bytes:
         held += len(document.data)
         if place != "train" and held >= HELD_OUT * total:
             place, held = ("validation" if place == "test" else "train"), 0
-    return b"\n".join(document.data for document in found if document.name in names[which])
+    return [document for document in found if document.name in names[which]]
 
 
 def too_small(path: str, suffix: str, window: int) -> Iterator[tuple[str, str]]:

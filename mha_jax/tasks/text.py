@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from mha_jax.tasks import Batch, TaskSpec, bounds, corpus
+from mha_jax.tasks import Batch, Documents, TaskSpec, bounds, corpus
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +87,30 @@ def constants(cfg: Config, seed: int, split: str) -> dict[str, Any]:
     except corpus.CorpusError as error:
         raise corpus.CorpusError(f"task.text.path={cfg.path!r} {error.rule}", error.fix) from None
     return {"corpus": np.frombuffer(text, np.uint8)}
+
+
+def documents(cfg: Config, seed: int) -> Documents:
+    """The held-out topics, files or blocks, each cut into windows from its start.
+
+    Within a window a byte is predicted from those before it in the window, as in training; the
+    first byte of a document is not asked for.
+    """
+    held_out = corpus.held_out(cfg.path, cfg.suffix, seed, "test")
+    index, rows = [], []
+    for i, document in enumerate(held_out):
+        data = np.frombuffer(document.data, np.uint8).astype(np.int32)
+        for start in range(0, len(data) - 1, cfg.length):
+            window = data[start : start + cfg.length + 1]
+            index.append(i)
+            rows.append(np.pad(window, (0, cfg.length + 1 - len(window)), constant_values=-1))
+    windows = np.stack(rows)
+    return Documents(
+        names=tuple(document.name for document in held_out),
+        index=np.array(index),
+        inputs=np.maximum(windows[:, :-1], 0),
+        targets=np.maximum(windows[:, 1:, None], 0),
+        loss_mask=(windows[:, 1:, None] >= 0).astype(np.float32),
+    )
 
 
 def data_hash(cfg: Config) -> str:
