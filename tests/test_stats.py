@@ -2,15 +2,13 @@
 
 import dataclasses
 import math
-import statistics
 
-import numpy as np
 import pytest
 
 from configs.base import get_config
 from mha_jax.report import stats
 from mha_jax.report.result import Result
-from mha_jax.report.stats import cell, t_interval
+from mha_jax.report.stats import cell
 from mha_jax.tasks import TaskSpec, relations, text
 
 RELATIONS = relations.spec(relations.Config(**get_config().task.relations))
@@ -39,23 +37,7 @@ def runs(tests: list[float], lrs: tuple[float, ...] = GRID, **fields) -> list[Re
     ]
 
 
-@pytest.mark.parametrize("values", [[1.0, 2.0], [0.3, 0.1, 0.9, 0.4, 0.4], [5.0] * 3])
-def test_interval_is_that_of_scipy(values: list[float]) -> None:
-    from scipy.stats import t
-
-    low, high = t_interval(values)
-    error = statistics.stdev(values) / math.sqrt(len(values))
-    with np.errstate(all="raise"):
-        want = (
-            t.interval(0.95, len(values) - 1, statistics.mean(values), error)
-            if error
-            else (5.0, 5.0)
-        )
-    assert (low, high) == pytest.approx(want, rel=1e-12)
-
-
 def test_interval_of_one_seed_does_not_exist() -> None:
-    assert t_interval([0.5]) == (None, None)
     assert cell([run(1.0, outputs=(1.0,) * 4)], RELATIONS).ci_low is None
 
 

@@ -12,14 +12,15 @@ import pytest
 
 from mha_jax import report
 from mha_jax.report import tables
+from mha_jax.report.intervals import wilson
 from tests.synthetic import make_run, static
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST_COLUMNS = (
     "experiment, task, variant, n_layers, d_model, n_heads, n_kv_heads, d_head, d_ff, match, "
     "params_ratio, n_params, cache_dtype, kv_bytes_per_token, lr, n_lrs, lr_edge, n_seeds, "
-    "n_steps, metric, mean, ci_low, ci_high, median, min, max, success_rate, "
-    "steps_to_threshold, status, diverged, ceiling, config_hash, data_hash"
+    "n_steps, metric, mean, ci_low, ci_high, median, min, max, success_rate, success_low, "
+    "success_high, steps_to_threshold, status, diverged, ceiling, config_hash, data_hash"
 )
 DETERMINISTIC = ("runs.csv", "frontier.csv", "heads.csv")
 
@@ -91,11 +92,24 @@ def test_frontier(tmp_path: Path) -> None:
     one = rows[0]
     assert (one["n_lrs"], one["n_seeds"], one["n_runs"], one["n_diverged"]) == ("3", "2", "6", "1")
     assert one["diverged"] == "0" and one["success_rate"] == "0"
+    assert (one["success_low"], one["success_high"]) == ("0", "0.65762")
+    assert (rows[1]["success_low"], rows[1]["success_high"]) == ("0.34238", "1")
     assert rows[1]["status"] == "converged" and rows[1]["reason"] == "solved"
     assert rows[1]["mean/delimiter"] == "1"
     empty = rows[3]
     assert (empty["status"], empty["mean"], empty["n_unfinished"]) == ("unfinished", "", "1")
+    assert rows[4]["success_rate"] == rows[4]["success_low"] == rows[4]["success_high"] == ""
     assert rows[4]["reason"] == "failed_runs" and rows[4]["ci_low"] == ""
+
+
+def test_a_diverged_seed_is_a_failure_in_the_success_interval(tmp_path: Path) -> None:
+    for seed in range(3):
+        status = "diverged" if seed == 2 else "done"
+        make_run(tmp_path, static("relations", 4), [1.0] * 4, seed=seed, status=status)
+    (row,) = read_frontier(tmp_path)
+    low, high = wilson(2, 3)
+    assert row["success_rate"] == "0.666667"
+    assert (row["success_low"], row["success_high"]) == (f"{low:.6g}", f"{high:.6g}")
 
 
 def test_order_of_the_rows(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ import statistics
 from collections.abc import Sequence
 
 from mha_jax.report import select, verdict
+from mha_jax.report.intervals import t_interval
 from mha_jax.report.result import Result
 from mha_jax.report.twin import Twin, twin
 from mha_jax.tasks import TaskSpec
@@ -65,18 +66,6 @@ class Cell:
     def lr(self) -> float | None:
         """The chosen learning rate."""
         return self.choice.lr
-
-
-def t_interval(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """95 % Student t interval of the mean; (None, None) for fewer than two values."""
-    n = len(values)
-    if n < 2:
-        return None, None
-    from scipy.special import stdtrit  # scipy.stats.t.ppf is this, but takes seconds to import
-
-    mean = statistics.fmean(values)
-    half = float(stdtrit(n - 1, 0.975)) * statistics.stdev(values) / math.sqrt(n)
-    return mean - half, mean + half
 
 
 def cell(

@@ -17,6 +17,7 @@ from typing import Any
 from mha_jax import config
 from mha_jax.report import cells, stats
 from mha_jax.report.cells import CellRuns
+from mha_jax.report.intervals import wilson
 from mha_jax.store import StoredRun
 
 Row = dict[str, Any]
@@ -25,7 +26,8 @@ FRONTIER_COLUMNS = (
     *("experiment", "task", "variant", "n_layers", "d_model", "n_heads", "n_kv_heads", "d_head"),
     *("d_ff", "match", "params_ratio", "n_params", "cache_dtype", "kv_bytes_per_token"),
     *("lr", "n_lrs", "lr_edge", "n_seeds", "n_steps", "metric", "mean", "ci_low", "ci_high"),
-    *("median", "min", "max", "success_rate", "steps_to_threshold", "status", "diverged"),
+    *("median", "min", "max", "success_rate", "success_low", "success_high"),
+    *("steps_to_threshold", "status", "diverged"),
     *("ceiling", "config_hash", "data_hash", "reason", "cell_label", "direction", "chance"),
     *("solved_at", "weight_decay", "validation_mean", "flops_per_token", "n_runs", "n_done"),
     *("n_diverged", "n_failed", "n_unfinished", "task_seed", "task_params", "n_selection"),
@@ -85,6 +87,7 @@ def frontier_rows(gathered: Sequence[CellRuns]) -> list[Row]:
     rows = []
     for c in gathered:
         first, static = c.runs[0], c.static
+        low, high = _success_interval(c.cell)
         row = {
             **_identity(first),
             **cells.model_fields(static.model),
@@ -99,6 +102,8 @@ def frontier_rows(gathered: Sequence[CellRuns]) -> list[Row]:
             "twin_validation_mean": c.cell.twin and c.cell.twin.validation_mean,
             "twin_change": c.cell.twin and c.cell.twin.change,
             "twin_allowed": c.cell.twin and c.cell.twin.allowed,
+            "success_low": low,
+            "success_high": high,
             "n_seeds": len(c.cell.seeds),
             "n_steps": static.train.n_steps,
             "metric": c.spec.metric,
@@ -197,6 +202,14 @@ def _costs(run: StoredRun) -> Row:
 def _baselines(run: StoredRun) -> Row:
     told = run.summary.get("baselines") or {}
     return {f"baseline/{name}": told[name] for name in sorted(told)}
+
+
+def _success_interval(cell: stats.Cell) -> tuple[float | None, float | None]:
+    """Wilson interval of the success rate, in which a diverged seed is a failure."""
+    if cell.success_rate is None:
+        return None, None
+    n = len(cell.seeds) + cell.diverged
+    return wilson(round(cell.success_rate * n), n)
 
 
 def _compact(value: Any) -> str:
