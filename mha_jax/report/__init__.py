@@ -2,7 +2,7 @@
 
 cells.py     runs gathered into cells, with labels
 stats.py     one cell: the chosen learning rate, the interval; verdict.py: what may be said
-intervals.py of a mean and of a success rate
+intervals.py of a mean and of a success rate; compare.py: of two cells, which is better
 tables.py    runs.csv, frontier.csv, heads.csv, timing.csv
 figure.py    figures/frontier.svg and .png: the page
 panels.py    its scatter plots, with labels.py, which places their text; maps.py: its heat maps
