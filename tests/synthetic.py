@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,29 @@ def make_run(
                     )
         (directory / "heads.csv").write_text("\n".join(lines) + "\n")
     return directory
+
+
+def make_cell(
+    root: Path,
+    spec: config.StaticConfig,
+    tests: Sequence[float],
+    first_seed: int = 0,
+    **fields: Any,
+) -> None:
+    """Writes the runs of a cell at three learning rates, of which the middle one is the best.
+
+    Args:
+      root: the experiment's directory.
+      spec: its static config.
+      tests: the final test metric of each seed, the same for every read-out head.
+      first_seed: the others follow.
+      fields: as in `make_run`.
+    """
+    sign = 1 if spec.task.spec.direction == "max" else -1
+    for lr in (1e-3, 3e-3, 1e-2):
+        for seed, test in enumerate(tests, start=first_seed):
+            validation = test - sign * 0.1 * (lr != 3e-3)
+            make_run(root, spec, test, seed=seed, lr=lr, validation=validation, **fields)
 
 
 def _json(path: Path, value: Any) -> None:

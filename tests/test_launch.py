@@ -42,7 +42,7 @@ def sweep(add):
         for seed in range({seeds}):
             add({{"model.n_kv_heads": n_kv_heads, "train.seed": seed}})
 """
-TABLES = ("runs.csv", "frontier.csv", "heads.csv")
+TABLES = ("runs.csv", "frontier.csv", "comparisons.csv", "heads.csv")
 
 
 @pytest.fixture(scope="module")

@@ -177,9 +177,9 @@ def sweep(root: Path) -> SweepData:
 def test_frames(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     data = sweep(tmp_path)
-    tables = [data.runs(), data.cells(), data.heads(), data.history()]
+    tables = [data.runs(), data.cells(), data.comparisons(), data.heads(), data.history()]
     assert all(isinstance(table, pandas.DataFrame) for table in tables)
-    assert [len(table) for table in tables] == [4, 2, 2 * (1 + 4) * 4, 8]
+    assert [len(table) for table in tables] == [4, 2, 1, 2 * (1 + 4) * 4, 8]
     assert data.cells().set_index("cell_label")["mean"].to_dict() == {
         "1 head, MHA": 0.25,
         "4 heads, MHA": 1.0,
@@ -192,7 +192,7 @@ def test_frames(tmp_path: Path) -> None:
 def test_lists_where_there_is_no_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     data = sweep(tmp_path)
-    for table in (data.runs(), data.cells(), data.heads(), data.history()):
+    for table in (data.runs(), data.cells(), data.comparisons(), data.heads(), data.history()):
         assert isinstance(table, list) and isinstance(table[0], dict)
 
 

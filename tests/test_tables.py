@@ -22,7 +22,7 @@ FIRST_COLUMNS = (
     "n_steps, metric, mean, ci_low, ci_high, median, min, max, success_rate, success_low, "
     "success_high, steps_to_threshold, status, diverged, ceiling, config_hash, data_hash"
 )
-DETERMINISTIC = ("runs.csv", "frontier.csv", "heads.csv")
+DETERMINISTIC = ("runs.csv", "frontier.csv", "comparisons.csv", "heads.csv")
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -241,7 +241,8 @@ def test_the_command(tmp_path: Path) -> None:
     done = command(str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [
-        str(tmp_path / f"{name}.csv") for name in ("runs", "frontier", "heads", "timing")
+        str(tmp_path / f"{name}.csv")
+        for name in ("runs", "frontier", "comparisons", "heads", "timing")
     ]
     assert done.stderr == f"{tmp_path}: no finished run, so there is no figure yet\n"
     assert command("--help").returncode == 0

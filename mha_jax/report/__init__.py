@@ -3,6 +3,7 @@
 cells.py     runs gathered into cells, with labels
 stats.py     one cell: the chosen learning rate, the interval; verdict.py: what may be said
 intervals.py of a mean and of a success rate; compare.py: of two cells, which is better
+pairs.py     comparisons.csv
 tables.py    runs.csv, frontier.csv, heads.csv, timing.csv
 figure.py    figures/frontier.svg and .png: the page
 panels.py    its scatter plots, with labels.py, which places their text; maps.py: its heat maps
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from mha_jax import store
 from mha_jax.files import write_atomic
-from mha_jax.report import cells, tables
+from mha_jax.report import cells, pairs, tables
 
 
 def _to_stderr(line: str) -> None:
@@ -49,6 +50,7 @@ def make(root: str | Path, tell: Callable[[str], None] = _to_stderr) -> list[Pat
     texts = {
         "runs.csv": tables.to_csv(tables.run_rows(runs), ()),
         "frontier.csv": tables.to_csv(tables.frontier_rows(gathered), tables.FRONTIER_COLUMNS),
+        "comparisons.csv": tables.to_csv(pairs.comparison_rows(gathered), pairs.COLUMNS),
         "heads.csv": tables.to_csv(heads, tables.HEAD_COLUMNS),
         "timing.csv": tables.to_csv(tables.timing_rows(runs), ()),
     }

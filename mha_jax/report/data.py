@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mha_jax import store
-from mha_jax.report import cells, tables
+from mha_jax.report import cells, pairs, tables
 
 
 class SweepData:
@@ -31,6 +31,10 @@ class SweepData:
     def cells(self) -> Any:
         """One row for each static config: the columns of `frontier.csv`, at full precision."""
         return _frame(tables.frontier_rows(cells.gather(self._stored)))
+
+    def comparisons(self) -> Any:
+        """One row for each two cells of a task: the columns of `comparisons.csv`."""
+        return _frame(pairs.comparison_rows(cells.gather(self._stored)))
 
     def heads(self) -> Any:
         """One row for each run, layer, head and role: the columns of `heads.csv`."""

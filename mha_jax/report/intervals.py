@@ -1,7 +1,7 @@
 """Intervals of one sample: of a mean, and of a fraction. Numbers in, numbers out.
 
-From scipy only `scipy.special` is used: its quantiles are those of `scipy.stats`, which takes
-seconds to import.
+`scipy.stats` has both and takes seconds to import. The quantile of t comes from `scipy.special`,
+which does not, that of the normal distribution from Python itself.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ def wilson(k: int, n: int) -> tuple[float | None, float | None]:
         raise ValueError(f"{k} successes in {n} trials")
     if n == 0:
         return None, None
-    from scipy.special import ndtri
-
-    z = float(ndtri((1 + LEVEL) / 2))
+    z = statistics.NormalDist().inv_cdf((1 + LEVEL) / 2)
     centre = (k + z * z / 2) / (n + z * z)
     half = z / (n + z * z) * math.sqrt(k * (n - k) / n + z * z / 4)
     # At k = 0 and k = n the ends are exactly 0 and 1; the formula rounds.
