@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.synthetic import make_run, static
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "mha_jax"
 
@@ -137,18 +139,15 @@ for name in tasks.NAMES:
 @pytest.mark.smoke
 @pytest.mark.parametrize("arguments", ["--help", "--config=experiments/quickstart.py --dry_run"])
 def test_sweep_command_answers_without_jax(arguments: str, tmp_path: Path) -> None:
-    argv = ["scripts/sweep.py", *arguments.split(), f"--workdir={tmp_path}"]
-    run_without(
-        f"""
-import runpy
-sys.path.insert(0, "scripts")
-sys.argv = {argv}
-try:
-    runpy.run_path(sys.argv[0], run_name="__main__")
-except SystemExit as stop:
-    assert not stop.code, stop.code
-"""
-    )
+    run_script("scripts/sweep.py", *arguments.split(), f"--workdir={tmp_path}")
+
+
+@pytest.mark.smoke
+def test_compare_answers_without_jax(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", static("copy", 2), 0.5)
+    make_run(tmp_path / "b", static("copy", 2, model={"positions": "rope"}), 0.5)
+    for arguments in (["--help"], [str(tmp_path / "a"), str(tmp_path / "b")]):
+        run_script("scripts/compare.py", *arguments)
 
 
 def test_package_runs_no_foreign_code() -> None:
@@ -251,6 +250,20 @@ def committed() -> Iterator[Path]:
         binary = path.suffix in (".png", ".npz", ".pyc", ".ico", ".gz")
         if path.is_file() and not binary and "__pycache__" not in path.parts:
             yield path
+
+
+def run_script(*argv: str) -> None:
+    run_without(
+        f"""
+import runpy
+sys.path.insert(0, "scripts")
+sys.argv = {list(argv)}
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+except SystemExit as stop:
+    assert not stop.code, stop.code
+"""
+    )
 
 
 def run_without(code: str) -> None:

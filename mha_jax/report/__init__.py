@@ -5,6 +5,7 @@ stats.py     one cell: the chosen learning rate, the interval; verdict.py: what 
 intervals.py of a mean and of a success rate; compare.py: of two cells, which is better
 pairs.py     comparisons.csv
 tables.py    runs.csv, frontier.csv, heads.csv, timing.csv
+across.py    two sweeps side by side; across_text.py: as text and JSON
 figure.py    figures/frontier.svg and .png: the page
 panels.py    its scatter plots, with labels.py, which places their text; maps.py: its heat maps
 data.py      the same tables in memory, for notebooks
