@@ -120,23 +120,25 @@ def read_sweep(root: str | Path) -> tuple[list[StoredRun], list[str]]:
     root = Path(root)
     if not root.is_dir():
         raise ValueError(f"{root}: no such directory; give <workdir>/<experiment>")
-    runs: list[StoredRun] = []
+    found: dict[str, StoredRun] = {}  # by hash
     problems: list[str] = []
     for directory in sorted(p for p in root.iterdir() if p.is_dir()):
         if (directory / "config.json").exists():
             stored = read_run(directory)
-            if any(stored.run.hash == other.run.hash for other in runs):
+            run_hash = stored.run.hash
+            if run_hash in found:
                 problems.append(f"{directory}: a copy of another run's directory; left out")
                 continue
-            runs.append(stored)
+            found[run_hash] = stored
             problems.extend(stored.problems)
         elif _DIRECTORY.search(directory.name):
             problems.append(f"{directory}: no config.json; left out")
-    if not runs:
+    if not found:
         inner = sorted({str(p.parent.parent) for p in root.glob("*/*/config.json")})
         hint = f"; did you mean {' or '.join(inner)}?" if inner else ""
         raise ValueError(f"{root}: holds no run (a directory with a config.json){hint}")
-    return sorted(runs, key=lambda r: (r.run.static.task.name, r.run.hash)), problems
+    in_order = sorted(found, key=lambda h: (found[h].run.static.task.name, h))
+    return [found[run_hash] for run_hash in in_order], problems
 
 
 def read_records(path: str | Path) -> tuple[list[dict[str, Any]], list[str]]:
