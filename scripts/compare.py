@@ -13,6 +13,7 @@ shared seeds are ranked. Exit codes: 0 fine, 2 bad input (told in one line).
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -63,4 +64,10 @@ def _directories(argv: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        code = main(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of a long table has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)

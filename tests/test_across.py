@@ -3,6 +3,9 @@
 import dataclasses
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -224,6 +227,15 @@ def test_what_cannot_be_read_is_told(tmp_path: Path, capsys: pytest.CaptureFixtu
     next(b.glob("*/run.json")).write_text("{")
     assert script().main([str(a), str(b)]) == 0
     assert "run.json" in capsys.readouterr().err
+
+
+def test_a_reader_may_leave() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, str(ROOT / "scripts" / "compare.py"), "--help"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def script() -> ModuleType:

@@ -108,7 +108,7 @@ def _matches(a: Sequence[CellRuns], b: Sequence[CellRuns]) -> tuple[list[Match],
             if _values(fields, key) in found:
                 other, others = found[_values(fields, key)]
                 both = {k: (fields.get(k), others.get(k)) for k in fields | others}
-                differs = {k: v for k, v in both.items() if k not in key and v[0] != v[1]}
+                differs = {k: v for k, v in both.items() if v[0] != v[1]}
                 matches.append(Match(one, other, {k: fields.get(k) for k in key}, differs))
     return matches, ", ".join(tried)
 
