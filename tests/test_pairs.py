@@ -102,6 +102,24 @@ def test_only_cells_of_one_task_and_budget(tmp_path: Path) -> None:
     assert row["config_hash_b"] == config.static_hash(specs[1])
 
 
+@pytest.mark.parametrize(
+    ("doubled", "verdict"),
+    [(0.801, "B is better"), (0.808, "not ranked: a doubled budget would reorder them")],
+)
+def test_twins_take_part(tmp_path: Path, doubled: float, verdict: str) -> None:
+    """Neither cell moves by .01, so both are converged, but together they move as far as they
+    differ.
+    """
+    noise = [0.0, 0.001, -0.001, 0.0005, -0.0005]
+    for n_heads, test, twin in ((2, 0.8, doubled), (4, 0.812, 0.807)):
+        spec = static("copy", n_heads)
+        make_cell(tmp_path, spec, [test + d for d in noise])
+        twins = [twin - d for d in noise]
+        make_cell(tmp_path, config.doubled(spec), twins, about={"purpose": "twin"})
+    (row,) = read(tmp_path)
+    assert row["verdict"] == verdict
+
+
 def test_no_pair_leaves_a_header(tmp_path: Path) -> None:
     make_cell(tmp_path, static("copy", 1), [0.5])
     assert written(tmp_path) == ",".join(pairs.COLUMNS) + "\n"

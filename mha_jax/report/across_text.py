@@ -22,8 +22,8 @@ def to_json(result: Across) -> dict[str, Any]:
             {
                 "task": match.a.static.task.name,
                 "matched_by": match.key,
-                "config_hash_a": match.a.runs[0].run.group_hash,
-                "config_hash_b": match.b.runs[0].run.group_hash,
+                "config_hash_a": match.a.static_hash,
+                "config_hash_b": match.b.static_hash,
                 "metric": pairs.pair(match.a, match.b).scale,
                 "lr_a": match.a.cell.lr,
                 "lr_b": match.b.cell.lr,

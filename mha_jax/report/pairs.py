@@ -33,8 +33,8 @@ def comparison_rows(gathered: Sequence[CellRuns]) -> list[dict[str, Any]]:
                 "task": a.static.task.name,
                 "cell_a": a.label,
                 "cell_b": b.label,
-                "config_hash_a": a.runs[0].run.group_hash,
-                "config_hash_b": b.runs[0].run.group_hash,
+                "config_hash_a": a.static_hash,
+                "config_hash_b": b.static_hash,
                 "metric": one.scale,
                 **dataclasses.asdict(found),
             }
@@ -48,8 +48,12 @@ def pair(a: CellRuns, b: CellRuns) -> Pair:
 
 
 def _side(c: CellRuns) -> Side:
-    values = {(r.seed, r.data_seed): r.test for r in c.cell.seeds}
-    return Side(values, c.cell.status, c.cell.reason)
+    return Side(
+        values={r.pair: r.test for r in c.cell.seeds},
+        status=c.cell.status,
+        reason=c.cell.reason,
+        twin=c.cell.twin.tests if c.cell.twin else None,
+    )
 
 
 def _budget(c: CellRuns) -> int:
