@@ -269,6 +269,33 @@ def test_the_mlp_of_shazeer_2019_in_a_decoder_with_one_attention_a_layer() -> No
     assert {layer.d_ff for layer in static.model.layers} == {4096 + given_back} and ratio == 1
 
 
+@pytest.mark.parametrize(
+    ("n_heads", "n_kv_heads", "d_head", "d_ff"),
+    [(8, 8, 128, 8192), (8, 1, 128, 9088)] + [(n, n, 128 // n, 9984) for n in (1, 2, 4, 8)],
+)
+def test_widths_of_shazeers_language_models(
+    n_heads: int, n_kv_heads: int, d_head: int, d_ff: int
+) -> None:
+    """Shazeer 2019, table 3: 6 layers of width 1024, all with as many parameters as MHA, 8 heads of
+    width 128 and an MLP of 8192.
+    """
+    static, ratio = matched(
+        {
+            **MLP,
+            "model.d_model": 1024,
+            "model.n_layers": 6,
+            "model.n_heads": n_heads,
+            "model.n_kv_heads": n_kv_heads,
+            "model.d_head": d_head,
+            "model.d_ff": 8192,
+            "limits.memory_gib": 100,
+            "match.policy": "d_ff",
+            "match.to": "n_heads=8,n_kv_heads=8,d_head=128",
+        }
+    )
+    assert {layer.d_ff for layer in static.model.layers} == {d_ff} and ratio == 1
+
+
 def test_layers_without_an_mlp_get_none() -> None:
     changed = {"model.n_layers": 3, "model.d_ff": "256,0,128", "model.n_kv_heads": 2}
     static, ratio = matched({**MLP, **changed, "match.policy": "d_ff", "match.to": "n_kv_heads=8"})

@@ -1,0 +1,42 @@
+"""How narrow may a head be?
+
+    python scripts/sweep.py --config=experiments/head_width.py:quick --workdir=results
+    python scripts/sweep.py --config=experiments/head_width.py:full --workdir=results
+
+`nearest` asks for the nearest of 16 vectors in 16 dimensions: one head of width 16 can compare
+them, a narrower one sees a projection. At a fixed d_model more heads are narrower; at a fixed d_head
+they are not, and cost parameters. Heads that share keys are compared below the cliff.
+
+NUMBERS
+"""
+
+from ml_collections import ConfigDict
+
+from configs import nearest
+
+# (n_heads, n_kv_heads, d_head): d_model 64 in slices, then width 16, then width 8 with shared keys.
+SHAPES = (
+    *((1, 1, 64), (2, 2, 32), (4, 4, 16), (8, 8, 8), (16, 16, 4)),
+    *((1, 1, 16), (2, 2, 16), (8, 8, 16)),
+    *((8, 2, 8), (8, 1, 8)),
+)
+
+
+def get_config(arg: str | None = None) -> ConfigDict:
+    """quick: one learning rate, one seed, fewer shapes; full: tuned, 5 seeds, budgets doubled."""
+    if arg not in ("quick", "full"):
+        raise ValueError(f"head_width takes :quick or :full, not {arg!r}")
+    config = nearest.get_config()
+    config.experiment = f"head_width.{arg}"
+    config.train.n_steps = 1500
+    config.optim.lr = 4e-3
+    if arg == "full":
+        config.tune.lrs = "2e-3,4e-3,8e-3,16e-3"
+        config.converge.confirm = True
+    return config
+
+
+def sweep(add, arg: str) -> None:
+    """Every shape; quick leaves out those that share keys."""
+    for n_heads, n_kv_heads, d_head in SHAPES if arg == "full" else SHAPES[:8]:
+        add({"model.n_heads": n_heads, "model.n_kv_heads": n_kv_heads, "model.d_head": d_head})

@@ -1,0 +1,45 @@
+"""What do heads and kv heads buy on real text at a small size?
+
+    python scripts/sweep.py --config=experiments/text.py:quick --workdir=results
+    python scripts/sweep.py --config=experiments/text.py:full --workdir=results
+
+Next-byte prediction on CPython's reference text, whole topics held out. Differences between head
+counts are small at this size, so every model is paired by seed, `comparisons.csv` tells the smallest
+difference that would have been seen, and its bootstrap over held-out topics tells whether a
+difference holds beyond these topics. A null is stated as a null.
+
+NUMBERS
+"""
+
+from ml_collections import ConfigDict
+
+from configs import text
+
+
+def get_config(arg: str | None = None) -> ConfigDict:
+    """quick: one learning rate and seed; full: tuned, 5 seeds, budgets doubled."""
+    if arg not in ("quick", "full"):
+        raise ValueError(f"text takes :quick or :full, not {arg!r}")
+    config = text.get_config()
+    config.experiment = f"text.{arg}"
+    config.task.text.length = 64
+    config.model.n_layers = 2
+    config.model.d_ff = 128
+    config.train.n_steps = 500
+    config.train.batch_size = 16
+    config.train.eval_every = 100
+    config.train.n_eval = 512
+    config.train.n_test = 1024
+    config.train.n_probe = 16
+    config.optim.warmup_steps = 50
+    if arg == "full":
+        config.tune.lrs = "1e-3,2e-3,4e-3,8e-3"
+        config.converge.confirm = True
+    return config
+
+
+def sweep(add, arg: str) -> None:
+    """(n_heads, n_kv_heads), d_model in slices."""
+    shapes = ((1, 1), (2, 2), (4, 4), (8, 8), (8, 2), (8, 1))
+    for n_heads, n_kv_heads in shapes if arg == "full" else shapes[:5:2]:
+        add({"model.n_heads": n_heads, "model.n_kv_heads": n_kv_heads})
