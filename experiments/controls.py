@@ -3,9 +3,9 @@
     python scripts/sweep.py --config=experiments/controls.py:quick --workdir=results
     python scripts/sweep.py --config=experiments/controls.py:full --workdir=results
 
-Each of these tasks needs one attention pattern a layer, so one head is enough, and more heads at the
-same width are only narrower. A sweep that finds an advantage of many heads here has found something
-else: too few steps, an untuned learning rate.
+Each of these tasks needs one attention pattern a layer, so one head is enough, and more heads at
+the same width are only narrower. A sweep that finds an advantage of many heads here has found
+something else: too few steps, an untuned learning rate.
 
 NUMBERS
 """

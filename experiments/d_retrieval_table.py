@@ -5,9 +5,9 @@
 
 The target sums D maxima. Theory: D heads of width 2 are enough at any length, fewer need parameters
 exponential in the length (Yu et al. 2026, arXiv:2510.06662, theorem 2; its tables 2 to 5 have this
-shape). To be seen: the error falls by a decade or more from D - 1 to D heads and not after, it grows
-with the length below D heads and not from D on; with two layers the fall is where layers * heads
-reaches D (conjecture).
+shape). To be seen: the error falls by a decade or more from D - 1 to D heads and not after, it
+grows with the length below D heads and not from D on; with two layers the fall is where layers *
+heads reaches D (conjecture).
 
 NUMBERS
 """

@@ -4,8 +4,8 @@
     python scripts/sweep.py --config=experiments/head_width.py:full --workdir=results
 
 `nearest` asks for the nearest of 16 vectors in 16 dimensions: one head of width 16 can compare
-them, a narrower one sees a projection. At a fixed d_model more heads are narrower; at a fixed d_head
-they are not, and cost parameters. Heads that share keys are compared below the cliff.
+them, a narrower one sees a projection. At a fixed d_model more heads are narrower; at a fixed
+d_head they are not, and cost parameters. Heads that share keys are compared below the cliff.
 
 NUMBERS
 """

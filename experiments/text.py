@@ -4,9 +4,9 @@
     python scripts/sweep.py --config=experiments/text.py:full --workdir=results
 
 Next-byte prediction on CPython's reference text, whole topics held out. Differences between head
-counts are small at this size, so every model is paired by seed, `comparisons.csv` tells the smallest
-difference that would have been seen, and its bootstrap over held-out topics tells whether a
-difference holds beyond these topics. A null is stated as a null.
+counts are small at this size, so every model is paired by seed, `comparisons.csv` tells the
+smallest difference that would have been seen, and its bootstrap over held-out topics tells whether
+a difference holds beyond these topics. A null is stated as a null.
 
 NUMBERS
 """

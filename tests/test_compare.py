@@ -26,7 +26,7 @@ MAX = ("accuracy", "max")
 
 
 def side(values: list[float], status: str = "converged", first: int = 0, **fields) -> Side:
-    reason = "solved" if status == "converged" else "budget"
+    reason = "twin" if status == "converged" else "budget"
     return Side(by_seed(values, first), status, reason, **fields)
 
 
@@ -78,14 +78,13 @@ def test_holm_is_closed_testing(n: int) -> None:
 @pytest.mark.parametrize("n", [5, 10, 30])
 @pytest.mark.parametrize("alpha", [ALPHA, ALPHA / 10])
 def test_power_at_the_minimum_detectable_difference(n: int, alpha: float) -> None:
-    """Both tails of scipy's noncentral t; the formula leaves the far one out."""
+    """By scipy's noncentral t, whose far tail has no weight here."""
     from scipy.stats import nct, t
 
     sd = 0.3
     shift = minimum_detectable(sd, n, alpha) * math.sqrt(n) / sd
     critical = t.ppf(1 - alpha / 2, n - 1)
-    power = nct.sf(critical, n - 1, shift) + nct.cdf(-critical, n - 1, shift)
-    assert power == pytest.approx(0.8, abs=1e-5)
+    assert nct.sf(critical, n - 1, shift) == pytest.approx(0.8, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +114,7 @@ def test_nmse_is_compared_in_decades() -> None:
 def test_not_distinguishable_names_what_would_have_been_seen() -> None:
     row = one(side(LOW), side(NEAR))
     sd = np.std(np.subtract(LOW, NEAR), ddof=1)
-    assert row.mdd == pytest.approx(minimum_detectable(sd, 5))
+    assert row.mdd == pytest.approx(minimum_detectable(sd, 5, ALPHA))
     assert row.verdict == (
         f"not distinguishable (a difference of {row.mdd:.2g} or more would have been seen)"
     )
@@ -145,7 +144,9 @@ def test_holm_over_the_table() -> None:
 def test_only_converged_cells_are_ranked() -> None:
     row = one(side(LOW), side(HIGH, "unconverged"))
     assert row.verdict == "not ranked: B unconverged (budget)"
-    assert (row.p_holm, row.mdd) == (None, None)
+    assert row.p_holm is None
+    sd = np.std(np.subtract(LOW, HIGH), ddof=1)
+    assert row.mdd == pytest.approx(minimum_detectable(sd, 5, ALPHA))
     assert row.mean_difference < 0 and row.ci_high < 0 and row.p < ALPHA
     both = one(side(LOW, "unverified"), side(HIGH, "unfinished"))
     assert both.verdict == "not ranked: A unverified (budget), B unfinished (budget)"
@@ -237,3 +238,18 @@ def test_twins_of_what_is_not_distinguishable_change_nothing() -> None:
 
 def test_no_pair_no_row() -> None:
     assert compare([]) == [] and paired_p([]) is None
+
+
+def test_cells_that_both_solve_the_task_are_not_ranked() -> None:
+    """Neither was trained longer to see whether it moves."""
+    solved = [dataclasses.replace(side(values), reason="solved") for values in (LOW, HIGH)]
+    assert one(*solved).verdict == "not ranked: both solved"
+    assert one(solved[0], side(HIGH)).verdict == "B is better"
+
+
+@pytest.mark.parametrize(("tolerance", "better"), [(0.09, True), (0.11, False)])
+def test_a_difference_that_counts_as_converged_is_none(tolerance: float, better: bool) -> None:
+    """LOW and HIGH differ by .102."""
+    (row,) = compare([Pair(side(LOW), side(HIGH), "accuracy", "max", tolerance)])
+    none = f"not distinguishable (a difference up to {tolerance:g} counts as none)"
+    assert row.verdict == ("B is better" if better else none)

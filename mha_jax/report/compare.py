@@ -6,14 +6,16 @@ Rules (they hold for every table of comparisons):
   same draws and reads the same batches, so what it has in common drops out. A seed that diverged in
   either cell is no pair.
 - The interval is 95 % Student t over the differences, p is that of the two-sided paired t test, and
-  `p_holm` is adjusted over all comparisons of the table (Holm 1979), which bounds the chance of any
-  false "better" in the table by 5 %.
+  `p_holm` is adjusted over all comparisons of the table (Holm 1979). At a level of 4 % the chance
+  of any false "better" in a table is below 5 %; at 5 % it would be exactly that for a lone pair.
 - An nmse is compared as its log10, since errors span decades: a difference of -1 is a tenth of the
   error.
 - A comparison is a ranking, so it is made only between converged cells with at least five shared
   seeds. Any other keeps its row, with the reason, and takes no part in the adjustment.
 - Where both cells were also trained with twice the budget, a "better" is withdrawn if that reverses
-  the difference, or moves the two cells by as much as they differ.
+  the difference, or moves the two cells by as much as they differ. Cells that both solve their
+  task, or differ by no more than what counts as converged, are not ranked either: more steps may
+  swap them.
 - No difference shown is no proof of equality: the verdict names the difference that the table had
   80 % power to show.
 
@@ -35,7 +37,7 @@ from mha_jax.report.stats import MIN_SEEDS_RANKED
 
 Values = Mapping[tuple[int, int], float]  # (seed, data_seed) -> a run's test metric
 
-ALPHA = 0.05
+ALPHA = 0.04
 POWER = 0.8
 RESOLUTION = 1e-6  # metrics are float32 means: eps 1.2e-7, and a few roundings
 _SMALLEST_ERROR = 1e-14  # squared rounding of float32: below it an nmse says nothing
@@ -59,6 +61,7 @@ class Pair:
     b: Side
     metric: str
     direction: str  # max | min
+    tolerance: float = 0.0  # on `scale`: a difference up to this is none
 
     @property
     def scale(self) -> str:
@@ -111,7 +114,7 @@ class Comparison:
     ci_high: float | None
     p: float | None
     p_holm: float | None  # None: not ranked
-    mdd: float | None  # the difference that the table shows with 80 % power; None: not ranked
+    mdd: float | None  # the difference that the table shows with 80 % power
     verdict: str
 
 
@@ -124,13 +127,13 @@ def compare(pairs: Sequence[Pair]) -> list[Comparison]:
         p for p, reason in zip(p_values, excluded, strict=True) if p is not None and not reason
     ]
     adjusted = iter(holm(family))
+    level = ALPHA / (len(family) or len(pairs) or 1)
     rows = []
     for pair, d, p, reason in zip(pairs, differences, p_values, excluded, strict=True):
-        p_holm = mdd = None
-        verdict = reason
-        if not reason:
+        p_holm, verdict = None, reason
+        mdd = minimum_detectable(statistics.stdev(d), len(d), level) if len(d) > 1 else None
+        if not reason and mdd is not None:
             p_holm = next(adjusted)
-            mdd = minimum_detectable(statistics.stdev(d), len(d), ALPHA / len(family))
             verdict = _verdict(pair, statistics.fmean(d), p_holm, mdd)
         low, high = t_interval(d)
         mean = statistics.fmean(d) if d else None
@@ -194,6 +197,8 @@ def _not_ranked(pair: Pair, n_pairs: int) -> str:
     open_ = [f"{k} {s.status} ({s.reason})" for k, s in sides.items() if s.status != "converged"]
     if open_:
         return f"not ranked: {', '.join(open_)}"
+    if pair.a.reason == pair.b.reason == "solved":
+        return "not ranked: both solved"
     if n_pairs < MIN_SEEDS_RANKED:
         return f"not ranked: too few seeds ({n_pairs} shared, {MIN_SEEDS_RANKED} needed)"
     return ""
@@ -202,6 +207,8 @@ def _not_ranked(pair: Pair, n_pairs: int) -> str:
 def _verdict(pair: Pair, mean: float, p_holm: float, mdd: float) -> str:
     if p_holm > ALPHA:
         return f"not distinguishable (a difference of {mdd:.2g} or more would have been seen)"
+    if abs(mean) <= pair.tolerance:
+        return f"not distinguishable (a difference up to {pair.tolerance:g} counts as none)"
     if pair.is_reordered():
         return "not ranked: a doubled budget would reorder them"
     return f"{'A' if (mean > 0) == (pair.direction == 'max') else 'B'} is better"

@@ -1,4 +1,4 @@
-"""`comparisons.csv`: every two cells of a task that had the same budget."""
+"""`comparisons.csv`: every two cells of a task that had the same budget and were matched alike."""
 
 from __future__ import annotations
 
@@ -7,24 +7,29 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from mha_jax.report import documents, verdict
 from mha_jax.report.cells import CellRuns
 from mha_jax.report.compare import Pair, Side, compare
 
 COLUMNS = (
     *("experiment", "task", "cell_a", "cell_b", "config_hash_a", "config_hash_b", "n_pairs"),
-    *("mean_difference", "ci_low", "ci_high", "p", "p_holm", "mdd", "verdict", "metric"),
+    *("mean_difference", "ci_low", "ci_high", "p", "p_holm", "mdd", "verdict", "metric", "match"),
+    *("n_documents", "documents_low", "documents_high"),
 )
 
 
 def comparison_rows(gathered: Sequence[CellRuns]) -> list[dict[str, Any]]:
-    """One row for each two cells with the same task, its constants included, and the same number of
-    training sequences. p is adjusted over the rows of a task.
+    """One row for each two cells with the same task, its constants included, the same number of
+    training sequences and the same policy of matching parameters. A cell that is as large as the
+    reference without matching takes part under every policy. p is adjusted over the rows of a task
+    and policy.
     """
-    tasks: dict[Any, list[CellRuns]] = {}
+    tables: dict[Any, list[CellRuns]] = {}
     for c in gathered:
-        tasks.setdefault(c.static.task, []).append(c)
+        for policy in _policies(c, gathered):
+            tables.setdefault((c.static.task, policy), []).append(c)
     rows = []
-    for members in tasks.values():
+    for (_, policy), members in tables.items():
         asked = [(a, b) for a, b in itertools.combinations(members, 2) if _budget(a) == _budget(b)]
         pairs = [pair(a, b) for a, b in asked]
         for (a, b), one, found in zip(asked, pairs, compare(pairs), strict=True):
@@ -36,6 +41,8 @@ def comparison_rows(gathered: Sequence[CellRuns]) -> list[dict[str, Any]]:
                 "config_hash_a": a.static_hash,
                 "config_hash_b": b.static_hash,
                 "metric": one.scale,
+                "match": policy,
+                **_documents(a, b),
                 **dataclasses.asdict(found),
             }
             rows.append({name: row[name] for name in COLUMNS})
@@ -44,7 +51,29 @@ def comparison_rows(gathered: Sequence[CellRuns]) -> list[dict[str, Any]]:
 
 def pair(a: CellRuns, b: CellRuns) -> Pair:
     """Two cells with the same metric, each at its own learning rate."""
-    return Pair(_side(a), _side(b), a.spec.metric, a.spec.direction)
+    tol = max(run.about["converge"]["tol"] for run in (*a.runs, *b.runs))
+    tolerance = verdict.tolerance(tol, a.spec)
+    return Pair(_side(a), _side(b), a.spec.metric, a.spec.direction, tolerance)
+
+
+def _policies(c: CellRuns, gathered: Sequence[CellRuns]) -> list[str]:
+    """The policies under whose heading a cell is compared."""
+    about = c.runs[0].about
+    if about["match"] != "none" or about["params_ratio"] != 1:
+        return [about["match"]]
+    others = [other.runs[0].about for other in gathered if other.static.task == c.static.task]
+    return list(dict.fromkeys(["none", *(other["match"] for other in others)]))
+
+
+def _documents(a: CellRuns, b: CellRuns) -> dict[str, Any]:
+    found = documents.spread(_losses(a), _losses(b))
+    values = found or (None, None, None)
+    return dict(zip(("n_documents", "documents_low", "documents_high"), values, strict=True))
+
+
+def _losses(c: CellRuns) -> documents.Losses:
+    by_hash = {run.run.hash: run.summary.get("documents") or {} for run in c.runs}
+    return {r.pair: by_hash[r.hash] for r in c.cell.seeds}
 
 
 def _side(c: CellRuns) -> Side:
