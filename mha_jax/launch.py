@@ -60,6 +60,7 @@ def _launch(sweep: Sweep, workdir: Path, root: Path, workers: int | None) -> int
         sweep = dataclasses.replace(sweep, runs=[*sweep.runs, *more])
     for path in report.make(root, progress.note):
         progress.note(f"wrote {path}")
+    progress.note("\n" + (root / "order.txt").read_text().rstrip())
     show_table(root)
     states = [runstate.read(directories[planned.run.hash]) for planned in sweep.runs]
     failed = sum(not state.done for state in states)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mha_jax import config, store
-from mha_jax.report import cells, pairs, tables
+from mha_jax.report import cells, order, pairs, tables
 from mha_jax.report.compare import holm
 from tests.synthetic import make_cell, static
 
@@ -123,3 +123,65 @@ def test_twins_take_part(tmp_path: Path, doubled: float, verdict: str) -> None:
 def test_no_pair_leaves_a_header(tmp_path: Path) -> None:
     make_cell(tmp_path, static("copy", 1), [0.5])
     assert written(tmp_path) == ",".join(pairs.COLUMNS) + "\n"
+
+
+def test_cells_are_compared_under_each_policy_of_matching(tmp_path: Path) -> None:
+    """The reference itself, which no policy changes, takes part under all of them."""
+    values = [0.50, 0.52, 0.49, 0.51, 0.50]
+    for n_kv_heads, match, ratio, d_ff in (
+        (8, "none", 1.0, 64),
+        (1, "none", 0.7, 64),
+        (1, "d_ff", 1.0, 120),
+        (2, "d_ff", 0.999, 110),
+        (1, "d_model", 1.01, 65),
+    ):
+        spec = static("copy", 8, n_kv_heads)
+        layer = dataclasses.replace(spec.model.layers[0], d_ff=d_ff)
+        spec = dataclasses.replace(spec, model=dataclasses.replace(spec.model, layers=(layer,)))
+        make_cell(tmp_path, spec, values, about={"match": match, "params_ratio": ratio})
+    found = [(r["match"], r["cell_a"], r["cell_b"]) for r in read(tmp_path)]
+    short = [(match, a.split(", ")[1], b.split(", ")[1]) for match, a, b in found]
+    assert short == [
+        ("none", "MHA", "MQA"),
+        ("d_ff", "MHA", "GQA-2"),
+        ("d_ff", "MHA", "MQA"),
+        ("d_ff", "GQA-2", "MQA"),
+        ("d_model", "MHA", "MQA"),
+    ]
+
+
+def told(root: Path) -> str:
+    gathered = cells.gather(store.read_sweep(root)[0])
+    return order.text(gathered, pairs.comparison_rows(gathered))
+
+
+def test_the_order_says_which_steps_hold(tmp_path: Path) -> None:
+    make_cell(tmp_path, static("relations", 2), BOUND, ceiling=0.54)
+    make_cell(tmp_path, static("relations", 4), SOLVED)
+    make_cell(tmp_path, static("relations", 8), [v - 0.001 for v in SOLVED])
+    make_cell(tmp_path, static("relations", 1), [0.3, 0.31, 0.33, 0.32, 0.3])
+    lines = told(tmp_path).splitlines()
+    assert lines == [
+        "relations (accuracy, higher is better)",
+        "  4 heads, MHA  0.9994",
+        "    not ranked: both solved",
+        "  8 heads, MHA  0.9984",
+        "    better than the next by 0.46 (95 % interval 0.46 to 0.46)",
+        "  2 heads, MHA  0.537",
+        "not ranked: 1 head, MHA 0.312 (twice the steps not tried)",
+    ]
+
+
+def test_the_order_of_errors_is_told_in_decades(tmp_path: Path) -> None:
+    """Lower is better, and 1.5 decades better is said as 1.5, not as -1.5."""
+    low, high = [1e-4, 2e-4, 1.5e-4, 1e-4, 2e-4], [3e-3, 6e-3, 4.5e-3, 3.1e-3, 6.2e-3]
+    make_cell(tmp_path, static("d_retrieval", 4), low)
+    make_cell(tmp_path, static("d_retrieval", 3, d_head=16), high)
+    assert "not ranked: 3 heads, MHA 0.00456 (twice the steps not tried)" in told(tmp_path)
+    make_cell(tmp_path, static("d_retrieval", 3, d_head=16, n_steps=6000), high)
+    assert "better than the next by 1.5 of log10 nmse (95 % interval 1.5 to 1.5)" in told(tmp_path)
+
+
+def test_nothing_to_compare(tmp_path: Path) -> None:
+    make_cell(tmp_path, static("copy", 1), [0.5])
+    assert told(tmp_path) == "no two cells to compare\n"

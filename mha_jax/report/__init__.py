@@ -3,7 +3,7 @@
 cells.py     runs gathered into cells, with labels
 stats.py     one cell: the chosen learning rate, the interval; verdict.py: what may be said
 intervals.py of a mean and of a success rate; compare.py: of two cells, which is better
-pairs.py     comparisons.csv
+pairs.py     comparisons.csv, with documents.py, a bootstrap over a text; order.py: order.txt
 tables.py    runs.csv, frontier.csv, heads.csv, timing.csv
 across.py    two sweeps side by side; across_text.py: as text and JSON
 figure.py    figures/frontier.svg and .png: the page
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from mha_jax import store
 from mha_jax.files import write_atomic
-from mha_jax.report import cells, pairs, tables
+from mha_jax.report import cells, order, pairs, tables
 
 
 def _to_stderr(line: str) -> None:
@@ -48,10 +48,12 @@ def make(root: str | Path, tell: Callable[[str], None] = _to_stderr) -> list[Pat
     heads, unreadable = tables.head_rows(runs)
     for line in problems + unreadable:
         tell(line)
+    comparisons = pairs.comparison_rows(gathered)
     texts = {
         "runs.csv": tables.to_csv(tables.run_rows(runs), ()),
         "frontier.csv": tables.to_csv(tables.frontier_rows(gathered), tables.FRONTIER_COLUMNS),
-        "comparisons.csv": tables.to_csv(pairs.comparison_rows(gathered), pairs.COLUMNS),
+        "comparisons.csv": tables.to_csv(comparisons, pairs.COLUMNS),
+        "order.txt": order.text(gathered, comparisons),
         "heads.csv": tables.to_csv(heads, tables.HEAD_COLUMNS),
         "timing.csv": tables.to_csv(tables.timing_rows(runs), ()),
     }
