@@ -52,6 +52,10 @@ def get_config(arg: str | None = None) -> ConfigDict:
         length=16,  # tokens
         vocab=16,  # symbols
     )
+    task.sort = dict(
+        length=10,  # symbols to sort, all different
+        vocab=32,  # symbols
+    )
     task.text = dict(
         path="pydoc",  # pydoc: CPython's reference text | stdlib: its sources | your file or folder
         length=128,  # bytes the model reads at a time

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from cases import config_of, run_of
 
-from mha_jax import cost, evaluate, match, schema, train
+from mha_jax import cost, evaluate, match, schema, tasks, train
 from mha_jax.attention import core
 from mha_jax.config import LayerSpec, ModelSpec
 from mha_jax.model import build
@@ -232,7 +232,7 @@ def test_memory_grows_with_every_size() -> None:
 
 
 CHOICES: dict[str, list[Any]] = {
-    "task.name": ["relations", "taps", "attr", "d_retrieval", "copy", "histogram", "text"],
+    "task.name": list(tasks.NAMES),
     "model.d_model": [12, 16, 24, 60],
     "model.n_layers": [1, 2, 3],
     "model.n_heads": [1, 2, 3, 4, 6],

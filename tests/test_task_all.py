@@ -25,6 +25,8 @@ CASES = [
     ("copy", dict(length=9, vocab=70)),
     ("histogram", {}),
     ("histogram", dict(length=9, vocab=30)),
+    ("sort", {}),
+    ("sort", dict(length=5, vocab=6)),
     ("text", {}),
     ("text", dict(length=33)),
 ]
@@ -184,6 +186,8 @@ BAD = [
     ("copy", dict(vocab=1), {"vocab"}),
     ("histogram", dict(length=1), {"length"}),
     ("histogram", dict(vocab=1), {"vocab"}),
+    ("sort", dict(length=1), {"length"}),
+    ("sort", dict(length=9, vocab=9), {"vocab"}),
     ("text", dict(length=0), {"length"}),
     ("text", dict(length=10**9), {"length"}),
 ]

@@ -30,7 +30,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
-NAMES = ("relations", "taps", "attr", "d_retrieval", "copy", "histogram", "text")
+NAMES = ("relations", "taps", "attr", "d_retrieval", "copy", "histogram", "sort", "text")
 SPLITS = ("train", "validation", "test")
 
 
