@@ -56,6 +56,14 @@ def get_config(arg: str | None = None) -> ConfigDict:
         length=10,  # symbols to sort, all different
         vocab=32,  # symbols
     )
+    task.agreement = dict(
+        max_attractors=4,  # nouns between subject and verb: 1 to this many
+        max_adjectives=2,  # adjectives before a noun: 0 to this many
+        n_nouns=32,  # nouns, each in singular and plural
+        n_verbs=4,  # verbs, each in singular and plural
+        n_adjectives=4,  # adjectives
+        n_prepositions=3,  # prepositions
+    )
     task.text = dict(
         path="pydoc",  # pydoc: CPython's reference text | stdlib: its sources | your file or folder
         length=128,  # bytes the model reads at a time

@@ -27,6 +27,8 @@ CASES = [
     ("histogram", dict(length=9, vocab=30)),
     ("sort", {}),
     ("sort", dict(length=5, vocab=6)),
+    ("agreement", {}),
+    ("agreement", dict(max_attractors=1, max_adjectives=0, n_nouns=300)),
     ("text", {}),
     ("text", dict(length=33)),
 ]
@@ -188,6 +190,9 @@ BAD = [
     ("histogram", dict(vocab=1), {"vocab"}),
     ("sort", dict(length=1), {"length"}),
     ("sort", dict(length=9, vocab=9), {"vocab"}),
+    ("agreement", dict(max_attractors=0, max_adjectives=-1), {"max_attractors", "max_adjectives"}),
+    ("agreement", dict(n_nouns=0, n_verbs=0), {"n_nouns", "n_verbs"}),
+    ("agreement", dict(n_adjectives=0, n_prepositions=5000), {"n_adjectives", "n_prepositions"}),
     ("text", dict(length=0), {"length"}),
     ("text", dict(length=10**9), {"length"}),
 ]

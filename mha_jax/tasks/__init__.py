@@ -30,7 +30,17 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
-NAMES = ("relations", "taps", "attr", "d_retrieval", "copy", "histogram", "sort", "text")
+NAMES = (
+    "relations",
+    "taps",
+    "attr",
+    "d_retrieval",
+    "copy",
+    "histogram",
+    "sort",
+    "agreement",
+    "text",
+)
 SPLITS = ("train", "validation", "test")
 
 
