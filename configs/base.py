@@ -64,6 +64,11 @@ def get_config(arg: str | None = None) -> ConfigDict:
         n_adjectives=4,  # adjectives
         n_prepositions=3,  # prepositions
     )
+    task.dyck = dict(
+        n_pairs=12,  # pairs of brackets in a string
+        max_depth=4,  # deepest nesting
+        n_types=4,  # kinds of bracket, k
+    )
     task.text = dict(
         path="pydoc",  # pydoc: CPython's reference text | stdlib: its sources | your file or folder
         length=128,  # bytes the model reads at a time

@@ -29,6 +29,8 @@ CASES = [
     ("sort", dict(length=5, vocab=6)),
     ("agreement", {}),
     ("agreement", dict(max_attractors=1, max_adjectives=0, n_nouns=300)),
+    ("dyck", {}),
+    ("dyck", dict(n_pairs=5, max_depth=9, n_types=3)),
     ("text", {}),
     ("text", dict(length=33)),
 ]
@@ -193,6 +195,8 @@ BAD = [
     ("agreement", dict(max_attractors=0, max_adjectives=-1), {"max_attractors", "max_adjectives"}),
     ("agreement", dict(n_nouns=0, n_verbs=0), {"n_nouns", "n_verbs"}),
     ("agreement", dict(n_adjectives=0, n_prepositions=5000), {"n_adjectives", "n_prepositions"}),
+    ("dyck", dict(n_pairs=0, max_depth=0), {"n_pairs", "max_depth"}),
+    ("dyck", dict(n_types=1), {"n_types"}),
     ("text", dict(length=0), {"length"}),
     ("text", dict(length=10**9), {"length"}),
 ]

@@ -39,6 +39,7 @@ NAMES = (
     "histogram",
     "sort",
     "agreement",
+    "dyck",
     "text",
 )
 SPLITS = ("train", "validation", "test")
