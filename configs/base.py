@@ -69,6 +69,10 @@ def get_config(arg: str | None = None) -> ConfigDict:
         max_depth=4,  # deepest nesting
         n_types=4,  # kinds of bracket, k
     )
+    task.modular_addition = dict(
+        modulus=23,  # p
+        train_fraction=0.75,  # share of the p * p pairs in the training split
+    )
     task.text = dict(
         path="pydoc",  # pydoc: CPython's reference text | stdlib: its sources | your file or folder
         length=128,  # bytes the model reads at a time

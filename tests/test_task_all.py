@@ -31,6 +31,8 @@ CASES = [
     ("agreement", dict(max_attractors=1, max_adjectives=0, n_nouns=300)),
     ("dyck", {}),
     ("dyck", dict(n_pairs=5, max_depth=9, n_types=3)),
+    ("modular_addition", {}),
+    ("modular_addition", dict(modulus=64, train_fraction=0.3)),
     ("text", {}),
     ("text", dict(length=33)),
 ]
@@ -136,16 +138,32 @@ def test_lanes_draw_what_each_draws_alone(task, assert_close):
         assert_close(jax.tree.map(lambda x, r=r: x[r], lanes), alone)
 
 
-@pytest.mark.parametrize("name", tasks.NAMES)
-def test_splits_do_not_overlap(name):
+# Tasks that have only so many sequences: the splits divide them.
+FINITE = {"modular_addition": 23 * 23}
+
+
+def rows_of(name, split, n):
+    """The different inputs of n sequences, drawn as a run with task.seed 0 draws a split."""
     module, cfg = case(name, {})
+    key = rng.stream(0, split)
+    return {row.tobytes() for row in np.asarray(draw(module, cfg, key, n, split).inputs)}
+
+
+@pytest.mark.parametrize("name", [name for name in tasks.NAMES if name not in FINITE])
+def test_splits_do_not_overlap(name):
     seen = set()
     for split in tasks.SPLITS:
-        key = rng.stream(0, split)
-        rows = {row.tobytes() for row in np.asarray(draw(module, cfg, key, 512, split).inputs)}
+        rows = rows_of(name, split, 512)
         assert len(rows) > 500  # the same window of a text may be drawn twice
         assert not rows & seen
         seen |= rows
+
+
+@pytest.mark.parametrize("name", FINITE)
+def test_splits_of_a_finite_set_are_drawn_whole_and_do_not_overlap(name):
+    # So many draws leave none of a few hundred sequences out, but for a chance of 1e-10.
+    splits = [rows_of(name, split, 30 * FINITE[name]) for split in tasks.SPLITS]
+    assert sum(map(len, splits)) == len(set.union(*splits)) == FINITE[name]
 
 
 @pytest.mark.parametrize(
@@ -197,6 +215,11 @@ BAD = [
     ("agreement", dict(n_adjectives=0, n_prepositions=5000), {"n_adjectives", "n_prepositions"}),
     ("dyck", dict(n_pairs=0, max_depth=0), {"n_pairs", "max_depth"}),
     ("dyck", dict(n_types=1), {"n_types"}),
+    ("modular_addition", dict(modulus=1), {"modulus"}),
+    ("modular_addition", dict(modulus=2000, train_fraction=2.0), {"modulus"}),
+    ("modular_addition", dict(train_fraction=0.0), {"train_fraction"}),
+    ("modular_addition", dict(train_fraction=0.999), {"train_fraction"}),
+    ("modular_addition", dict(train_fraction=-1e300), {"train_fraction"}),
     ("text", dict(length=0), {"length"}),
     ("text", dict(length=10**9), {"length"}),
 ]

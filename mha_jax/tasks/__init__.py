@@ -40,6 +40,7 @@ NAMES = (
     "sort",
     "agreement",
     "dyck",
+    "modular_addition",
     "text",
 )
 SPLITS = ("train", "validation", "test")
