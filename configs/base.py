@@ -73,6 +73,12 @@ def get_config(arg: str | None = None) -> ConfigDict:
         modulus=23,  # p
         train_fraction=0.75,  # share of the p * p pairs in the training split
     )
+    task.memorise = dict(
+        n_examples=512,  # queries with a label, N
+        n_context=16,  # context vectors that a query sees, n
+        n_channels=64,  # channels of a vector
+        n_classes=16,  # labels
+    )
     task.text = dict(
         path="pydoc",  # pydoc: CPython's reference text | stdlib: its sources | your file or folder
         length=128,  # bytes the model reads at a time

@@ -33,6 +33,8 @@ CASES = [
     ("dyck", dict(n_pairs=5, max_depth=9, n_types=3)),
     ("modular_addition", {}),
     ("modular_addition", dict(modulus=64, train_fraction=0.3)),
+    ("memorise", {}),
+    ("memorise", dict(n_examples=11, n_context=3, n_channels=2, n_classes=5)),
     ("text", {}),
     ("text", dict(length=33)),
 ]
@@ -140,6 +142,8 @@ def test_lanes_draw_what_each_draws_alone(task, assert_close):
 
 # Tasks that have only so many sequences: the splits divide them.
 FINITE = {"modular_addition": 23 * 23}
+# Measures how much a model can fit: all splits are one set, which no run is to generalise from.
+ONE_SET = {"memorise": 512}
 
 
 def rows_of(name, split, n):
@@ -149,7 +153,7 @@ def rows_of(name, split, n):
     return {row.tobytes() for row in np.asarray(draw(module, cfg, key, n, split).inputs)}
 
 
-@pytest.mark.parametrize("name", [name for name in tasks.NAMES if name not in FINITE])
+@pytest.mark.parametrize("name", [name for name in tasks.NAMES if name not in FINITE | ONE_SET])
 def test_splits_do_not_overlap(name):
     seen = set()
     for split in tasks.SPLITS:
@@ -164,6 +168,13 @@ def test_splits_of_a_finite_set_are_drawn_whole_and_do_not_overlap(name):
     # So many draws leave none of a few hundred sequences out, but for a chance of 1e-10.
     splits = [rows_of(name, split, 30 * FINITE[name]) for split in tasks.SPLITS]
     assert sum(map(len, splits)) == len(set.union(*splits)) == FINITE[name]
+
+
+@pytest.mark.parametrize("name", ONE_SET)
+def test_splits_of_one_set_are_the_same(name):
+    splits = [rows_of(name, split, 30 * ONE_SET[name]) for split in tasks.SPLITS]
+    assert splits[0] == splits[1] == splits[2]
+    assert len(splits[0]) == ONE_SET[name]
 
 
 @pytest.mark.parametrize(
@@ -220,6 +231,9 @@ BAD = [
     ("modular_addition", dict(train_fraction=0.0), {"train_fraction"}),
     ("modular_addition", dict(train_fraction=0.999), {"train_fraction"}),
     ("modular_addition", dict(train_fraction=-1e300), {"train_fraction"}),
+    ("memorise", dict(n_examples=1, n_context=1), {"n_examples", "n_context", "n_classes"}),
+    ("memorise", dict(n_classes=513), {"n_classes"}),
+    ("memorise", dict(n_channels=0), {"n_channels"}),
     ("text", dict(length=0), {"length"}),
     ("text", dict(length=10**9), {"length"}),
 ]

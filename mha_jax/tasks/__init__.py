@@ -41,6 +41,7 @@ NAMES = (
     "agreement",
     "dyck",
     "modular_addition",
+    "memorise",
     "text",
 )
 SPLITS = ("train", "validation", "test")
