@@ -79,6 +79,42 @@ def get_config(arg: str | None = None) -> ConfigDict:
         n_channels=64,  # channels of a vector
         n_classes=16,  # labels
     )
+    task.nearest = dict(
+        n_context=16,  # context vectors, N
+        n_queries=16,  # query vectors after them, Q
+        n_channels=16,  # dimension of a vector, n
+    )
+    task.mqar = dict(
+        length=32,  # positions, T >= 4 P
+        n_pairs=8,  # keys with a value, P
+        vocab=64,  # tokens: the filler, then keys, then (the upper half) values
+        random_fillers=False,  # fill what is left with any token; False: with token 0
+    )
+    task.induction = dict(
+        length=48,  # positions
+        vocab=32,  # symbols
+        min_block=4,  # shortest block of tokens that stands twice
+        max_block=12,  # longest
+    )
+    task.k_hop = dict(
+        length=32,  # positions
+        vocab=8,  # symbols; a sequence is shuffles of all of them
+        n_hops=2,  # hops to the answer, k
+    )
+    task.needle = dict(
+        length=64,  # positions, the question included
+        vocab=16,  # symbols
+        distance=0,  # from the needle to the question; 0: drawn per sequence
+    )
+    task.selective_copy = dict(
+        length=32,  # tokens before the delimiter
+        vocab=16,  # symbols
+        n_marked=8,  # marked tokens, all different
+    )
+    task.markov = dict(
+        length=64,  # positions
+        vocab=4,  # symbols = states of the chain
+    )
     task.text = dict(
         path="pydoc",  # pydoc: CPython's reference text | stdlib: its sources | your file or folder
         length=128,  # bytes the model reads at a time

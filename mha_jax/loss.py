@@ -66,7 +66,7 @@ def metrics(total: Mapping[str, Any], spec: TaskSpec) -> dict[str, float]:
       there are several.
       accuracy: share of asked answers that are right. r2: 1 - squared error / variance of the
         targets about their mean.
-      nmse: squared error / that variance. bits_per_byte: loss / ln 2.
+      nmse: squared error / that variance. bits_per_byte, bits_per_token: loss / ln 2.
     """
     host = {key: np.asarray(value, np.float64) for key, value in total.items()}
     out = {"loss": _divide(host["loss"].sum(), host["count"].sum())}
@@ -81,7 +81,7 @@ def _metric(host: Mapping[str, np.ndarray], metric: str, which: slice) -> float:
     count_o, loss_o = host["count"][which], host["loss"][which]
     if metric == "accuracy":
         return _divide(host["correct"][which].sum(), count_o.sum())
-    if metric == "bits_per_byte":
+    if metric in ("bits_per_byte", "bits_per_token"):
         return _divide(loss_o.sum(), count_o.sum()) / math.log(2)
     y_ov, y2_ov = host["y"][which], host["y2"][which]
     spread_ov = y2_ov - np.square(y_ov) / np.maximum(count_o[:, None], 1.0)

@@ -232,7 +232,7 @@ def test_memory_grows_with_every_size() -> None:
 
 
 CHOICES: dict[str, list[Any]] = {
-    "task.name": list(tasks.NAMES),
+    "task.name": [*tasks.NAMES],
     "model.d_model": [12, 16, 24, 60],
     "model.n_layers": [1, 2, 3],
     "model.n_heads": [1, 2, 3, 4, 6],

@@ -29,12 +29,11 @@ def test_add_a_task_works_as_written(tmp_path):
     for name in ("mha_jax", "configs", "scripts"):
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignore)
-    module, names, defaults = _blocks(ROOT / "docs" / "add_a_task.md", "python")
+    module, name, defaults = _blocks(ROOT / "docs" / "add_a_task.md", "python")
     (tmp_path / "mha_jax" / "tasks" / "first.py").write_text(module)
     registry = tmp_path / "mha_jax" / "tasks" / "__init__.py"
-    registry.write_text(
-        re.sub(r"NAMES = \(.*?\)\n", lambda _: names, registry.read_text(), count=1, flags=re.S)
-    )
+    before, after = registry.read_text().split(")\nSPLITS", 1)  # where NAMES ends
+    registry.write_text(before + name + ")\nSPLITS" + after)
     base = tmp_path / "configs" / "base.py"
     before, defaults = (
         "    config.model = model",

@@ -35,6 +35,20 @@ CASES = [
     ("modular_addition", dict(modulus=64, train_fraction=0.3)),
     ("memorise", {}),
     ("memorise", dict(n_examples=11, n_context=3, n_channels=2, n_classes=5)),
+    ("nearest", {}),
+    ("nearest", dict(n_context=5, n_queries=3, n_channels=2)),
+    ("mqar", {}),
+    ("mqar", dict(length=20, n_pairs=3, vocab=9, random_fillers=True)),
+    ("induction", {}),
+    ("induction", dict(length=16, vocab=9, min_block=2, max_block=8)),
+    ("k_hop", {}),
+    ("k_hop", dict(length=13, vocab=3, n_hops=4)),
+    ("needle", {}),
+    ("needle", dict(length=9, vocab=5, distance=8)),
+    ("selective_copy", {}),
+    ("selective_copy", dict(length=9, vocab=5, n_marked=4)),
+    ("markov", {}),
+    ("markov", dict(length=9, vocab=7)),
     ("text", {}),
     ("text", dict(length=33)),
 ]
@@ -177,9 +191,12 @@ def test_splits_of_one_set_are_the_same(name):
     assert len(splits[0]) == ONE_SET[name]
 
 
-@pytest.mark.parametrize(
-    "name, over", [c for c in CASES if c[0] not in ("text", "taps", "d_retrieval")]
-)
+def metric(name, over):
+    module, cfg = case(name, over)
+    return module.spec(cfg).metric
+
+
+@pytest.mark.parametrize("name, over", [c for c in CASES if metric(*c) == "accuracy"])
 def test_chance_is_the_best_constant_guess(name, over):
     module, cfg = case(name, over)
     spec = module.spec(cfg)
@@ -234,6 +251,29 @@ BAD = [
     ("memorise", dict(n_examples=1, n_context=1), {"n_examples", "n_context", "n_classes"}),
     ("memorise", dict(n_classes=513), {"n_classes"}),
     ("memorise", dict(n_channels=0), {"n_channels"}),
+    (
+        "nearest",
+        dict(n_context=1, n_queries=0, n_channels=1),
+        {"n_context", "n_queries", "n_channels"},
+    ),
+    ("mqar", dict(length=33), {"length"}),
+    ("mqar", dict(length=30), {"length"}),
+    ("mqar", dict(n_pairs=0, vocab=3), {"n_pairs", "vocab"}),
+    ("mqar", dict(vocab=17), {"vocab"}),
+    ("induction", dict(length=23), {"length"}),
+    ("induction", dict(vocab=12), {"vocab"}),
+    ("induction", dict(min_block=13), {"max_block"}),
+    ("induction", dict(min_block=1, max_block=0), {"min_block", "max_block"}),
+    ("k_hop", dict(length=16), {"length"}),
+    ("k_hop", dict(vocab=1, n_hops=0), {"vocab", "n_hops"}),
+    ("needle", dict(distance=64), {"distance"}),
+    ("needle", dict(length=1, vocab=1), {"length", "vocab"}),
+    ("needle", dict(distance=-1), {"distance"}),
+    ("selective_copy", dict(n_marked=17), {"vocab"}),
+    ("selective_copy", dict(length=7), {"length"}),
+    ("selective_copy", dict(vocab=1, n_marked=0), {"vocab", "n_marked"}),
+    ("markov", dict(length=1, vocab=1), {"length", "vocab"}),
+    ("markov", dict(vocab=257), {"vocab"}),
     ("text", dict(length=0), {"length"}),
     ("text", dict(length=10**9), {"length"}),
 ]

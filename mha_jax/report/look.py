@@ -15,7 +15,13 @@ FAMILIES = {
     "MQA": ("#D55E00", "s", "MQA: all heads share one set"),
     "other": ("#CC79A7", "D", "other mixers"),
 }
-METRICS = {"accuracy": "accuracy", "r2": "R²", "nmse": "NMSE", "bits_per_byte": "bits per byte"}
+METRICS = {
+    "accuracy": "accuracy",
+    "r2": "R²",
+    "nmse": "NMSE",
+    "bits_per_byte": "bits per byte",
+    "bits_per_token": "bits per token",
+}
 LOG_METRICS = ("nmse",)
 SMALL = 7.0  # points
 SAME_HEADS = "0.75"  # colour of the line between cells that differ in kv heads only

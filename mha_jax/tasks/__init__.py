@@ -42,6 +42,13 @@ NAMES = (
     "dyck",
     "modular_addition",
     "memorise",
+    "nearest",
+    "mqar",
+    "induction",
+    "k_hop",
+    "needle",
+    "selective_copy",
+    "markov",
     "text",
 )
 SPLITS = ("train", "validation", "test")
@@ -65,7 +72,7 @@ class TaskSpec:
     outputs: tuple[str, ...]  # names of the read-out heads
     output_size: int  # v
     kind: str  # class: targets are ids, cross entropy | regression: vectors, squared error
-    metric: str  # accuracy | r2 | nmse | bits_per_byte
+    metric: str  # accuracy | r2 | nmse | bits_per_byte | bits_per_token
     direction: str  # max | min
     chance: float  # value of the metric for a model that ignores its input
     solved_at: float | None  # value from which every output must count as solved
