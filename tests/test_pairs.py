@@ -2,12 +2,14 @@
 
 import csv
 import dataclasses
+import json
+import math
 from pathlib import Path
 
 import pytest
 
 from mha_jax import config, store
-from mha_jax.report import cells, order, pairs, tables
+from mha_jax.report import cells, documents, order, pairs, tables
 from mha_jax.report.compare import holm
 from tests.synthetic import make_cell, static
 
@@ -185,3 +187,28 @@ def test_the_order_of_errors_is_told_in_decades(tmp_path: Path) -> None:
 def test_nothing_to_compare(tmp_path: Path) -> None:
     make_cell(tmp_path, static("copy", 1), [0.5])
     assert told(tmp_path) == "no two cells to compare\n"
+
+
+def test_documents_of_a_text(tmp_path: Path) -> None:
+    """Bits per token of each document, mean over seeds; their bootstrap in comparisons.csv."""
+    for n_heads, bits in ((1, 3.0), (2, 2.5)):
+        spec = static("text", n_heads)
+        make_cell(tmp_path, spec, [bits] * 2)
+        for path in tmp_path.glob("*/summary.json"):
+            summary = json.loads(path.read_text())
+            if "documents" not in summary:
+                nats = bits * math.log(2)
+                summary["documents"] = {"b": [10 * nats, 10], "a": [40 * nats, 20]}
+                path.write_text(json.dumps(summary))
+    (row,) = read(tmp_path)
+    assert row["n_documents"] == "2"
+    assert float(row["documents_low"]) == pytest.approx(0.5)  # document b, drawn twice
+    assert float(row["documents_high"]) == pytest.approx(1.0)
+    found = documents.rows(cells.gather(store.read_sweep(tmp_path)[0]))
+    assert [(r["cell"], r["document"], r["n_tokens"], r["n_seeds"]) for r in found] == [
+        ("1 head, MHA", "a", 20, 2),
+        ("1 head, MHA", "b", 10, 2),
+        ("2 heads, MHA", "a", 20, 2),
+        ("2 heads, MHA", "b", 10, 2),
+    ]
+    assert [r["bits"] for r in found] == pytest.approx([6, 3, 5, 2.5])

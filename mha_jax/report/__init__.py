@@ -3,7 +3,8 @@
 cells.py     runs gathered into cells, with labels
 stats.py     one cell: the chosen learning rate, the interval; verdict.py: what may be said
 intervals.py of a mean and of a success rate; compare.py: of two cells, which is better
-pairs.py     comparisons.csv, with documents.py, a bootstrap over a text; order.py: order.txt
+pairs.py     comparisons.csv; order.py: order.txt
+documents.py documents.csv, and a bootstrap over the documents of a text
 tables.py    runs.csv, frontier.csv, heads.csv, timing.csv
 across.py    two sweeps side by side; across_text.py: as text and JSON
 figure.py    figures/frontier.svg and .png: the page
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from mha_jax import store
 from mha_jax.files import write_atomic
-from mha_jax.report import cells, order, pairs, tables
+from mha_jax.report import cells, documents, order, pairs, tables
 
 
 def _to_stderr(line: str) -> None:
@@ -57,6 +58,9 @@ def make(root: str | Path, tell: Callable[[str], None] = _to_stderr) -> list[Pat
         "heads.csv": tables.to_csv(heads, tables.HEAD_COLUMNS),
         "timing.csv": tables.to_csv(tables.timing_rows(runs), ()),
     }
+    by_document = documents.rows(gathered)
+    if by_document:
+        texts["documents.csv"] = tables.to_csv(by_document, documents.COLUMNS)
     written = []
     for name, text in texts.items():
         write_atomic(root / name, text)

@@ -1,4 +1,4 @@
-"""Two cells compared document by document: would other topics have said the same?
+"""Cells document by document, and two of them compared: would other topics have said the same?
 
 Seeds tell how much the training of a model varies; they say nothing of the text. So the held-out
 documents are drawn anew with replacement (Efron 1979), for the same seeds, and the difference of
@@ -9,13 +9,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from mha_jax.report.cells import CellRuns
 
 # (seed, data_seed) -> document -> (loss in nats, tokens)
 Losses = Mapping[tuple[int, int], Mapping[str, Sequence[float]]]
 N_DRAWS = 2000
+
+
+COLUMNS = ("experiment", "task", "cell", "config_hash", "document", "n_tokens", "n_seeds", "bits")
+
+
+def losses(c: CellRuns) -> Losses:
+    """Of the reported runs of a cell; {} for a run of a task without documents."""
+    by_hash = {run.run.hash: run.summary.get("documents") or {} for run in c.runs}
+    return {r.pair: by_hash[r.hash] for r in c.cell.seeds}
+
+
+def rows(gathered: Sequence[CellRuns]) -> list[dict[str, Any]]:
+    """`documents.csv`: one row for each cell and held-out document, `bits` a token in the mean over
+    the reported seeds.
+    """
+    found = []
+    for c in gathered:
+        by_seed = [told for told in losses(c).values() if told]
+        for name in sorted(by_seed[0]) if by_seed else ():
+            n_tokens = by_seed[0][name][1]
+            nats = [told[name][0] for told in by_seed]
+            known = (c.runs[0].about["experiment"], c.static.task.name, c.label, c.static_hash)
+            bits = float(np.mean(nats)) / n_tokens / math.log(2) if n_tokens else None
+            values = (*known, name, int(n_tokens), len(nats), bits)
+            found.append(dict(zip(COLUMNS, values, strict=True)))
+    return found
 
 
 class Spread(NamedTuple):

@@ -66,14 +66,9 @@ def _policies(c: CellRuns, gathered: Sequence[CellRuns]) -> list[str]:
 
 
 def _documents(a: CellRuns, b: CellRuns) -> dict[str, Any]:
-    found = documents.spread(_losses(a), _losses(b))
+    found = documents.spread(documents.losses(a), documents.losses(b))
     values = found or (None, None, None)
     return dict(zip(("n_documents", "documents_low", "documents_high"), values, strict=True))
-
-
-def _losses(c: CellRuns) -> documents.Losses:
-    by_hash = {run.run.hash: run.summary.get("documents") or {} for run in c.runs}
-    return {r.pair: by_hash[r.hash] for r in c.cell.seeds}
 
 
 def _side(c: CellRuns) -> Side:
