@@ -103,13 +103,13 @@ def dry_run_table(sweep: Sweep) -> str:
         lines += ["", f"dropped: {_count(len(sweep.dropped), 'combination')}"]
         lines += [f"    {describe(overrides)}: {reason}" for overrides, reason in sweep.dropped]
     later = _later(sweep)
+    lines += [""] * any(later.values())
     if later["reported"]:
         lines += [
-            "",
-            f"then {_count(later['reported'], 'run')} at the learning rates that these choose",
+            f"then {_count(later['reported'], 'run')} at the learning rates that these choose"
         ]
     if later["twins"]:
-        lines += ["", f"then up to {_count(later['twins'], 'run')} with twice the steps"]
+        lines += [f"then up to {_count(later['twins'], 'run')} with twice the steps"]
     lines += [
         "",
         f"about {_time(_total_seconds(sweep))} of one core in all, a rough estimate:",

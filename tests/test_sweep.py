@@ -436,3 +436,41 @@ def test_loops_over_everything_with_what_does_not_fit_dropped(tmp_path: Path) ->
     pairs = [(n, k) for n, k in itertools.product((1, 2, 4, 8), repeat=2) if n % k == 0]
     assert len(sweep.runs) == 10 * len(pairs) == 100 and len(sweep.dropped) == 60
     assert len({planned.run.hash for planned in sweep.runs}) == 100
+
+
+MODELS = "for n in (2, 4, 8):\n    add({'model.n_heads': n})"
+
+
+@pytest.mark.parametrize(
+    ("body", "loops", "reported", "twins"),
+    [
+        ("", MODELS, 0, 0),
+        ("c.tune.lrs = '1e-3,2e-3'\nc.tune.n_reported = 3", MODELS, 9, 0),
+        (
+            "c.tune.lrs = '1e-3,2e-3'\nc.tune.n_reported = 3\nc.converge.confirm = True",
+            MODELS,
+            9,
+            9,
+        ),
+        # Three seeds at either rate of one model: at the better one they are doubled.
+        (
+            "c.converge.confirm = True",
+            "for lr in (1e-3, 2e-3):\n    for s in range(3):\n"
+            "        add({'optim.lr': lr, 'train.seed': s})",
+            0,
+            3,
+        ),
+    ],
+)
+def test_the_dry_run_tells_the_later_stages(
+    tmp_path: Path, body: str, loops: str, reported: int, twins: int
+) -> None:
+    sweep = swept(tmp_path, loops, body)
+    assert plan.dry_run_json(sweep)["later"] == {"reported": reported, "twins": twins}
+    lines = plan.dry_run_table(sweep).splitlines()
+    assert (f"then {reported} runs at the learning rates that these choose" in lines) == bool(
+        reported
+    )
+    assert (f"then up to {twins} runs with twice the steps" in lines) == bool(twins)
+    once = plan.dry_run_json(swept(tmp_path, loops, ""))["estimate"]["core_seconds"]
+    assert (plan.dry_run_json(sweep)["estimate"]["core_seconds"] > once) == bool(body)
