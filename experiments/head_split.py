@@ -6,7 +6,13 @@
 The head split is a reshape: at a fixed width every head count has the same parameters and, with the
 same seed, starts from bitwise the same ones. What differs is only how many softmaxes read them.
 
-NUMBERS
+Seen with :full (20 seeds and rates that choose, 20 runs that are reported, 10 with twice the steps;
+368 s on 2 cores that did other work as well), test accuracy and its 95 % interval:
+
+    heads      1              2              4        8
+    accuracy   .549 +- .002   .766 +- .008   1.000    1.000
+    converged  twice the steps: +.002, +.007 solved   solved
+    verdict    4 better than 2 by .23, 2 better than 1 by .22; 4 and 8 both solve it
 """
 
 from ml_collections import ConfigDict
