@@ -25,6 +25,14 @@ def get_config(arg: str | None = None) -> ConfigDict:
         words_per_class=4,  # words in a class
         classes_per_sentence=3,  # classes drawn for a sentence: two words of each, each word twice
         n_values=16,  # symbols a position can carry
+        # what is asked, of prev, class, word, delimiter, next, class_last, rhyme, rhyme_last
+        relations="prev,class,word,delimiter",
+        causal=False,  # read the past only; answers that do not stand there are not asked
+        n_distractors=0,  # further single words, each of a class of its own
+    )
+    task.english = dict(
+        length=12,  # positions: 7 words, up to length - 7 inserted ones, and filler
+        n_values=16,  # symbols a position can carry
     )
     task.taps = dict(
         length=16,  # positions

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib
 import json
-import types
 from typing import Any
+
+from mha_jax.taskref import TaskRef
 
 SCHEMA_VERSION = 1
 
@@ -57,61 +57,6 @@ class ModelSpec:
     kernel: str  # auto | reference | fast
     compute_dtype: str  # float32 | bfloat16
     cache_dtype: str  # float32: what a cached key or value is stored in
-
-
-@dataclasses.dataclass(frozen=True)
-class TaskRef:
-    """Which task, with which constants."""
-
-    name: str  # module of mha_jax.tasks
-    seed: int  # draws the task's constants and its evaluation sets
-    params: tuple[tuple[str, Any], ...]  # fields of the task's own Config, sorted by name
-    data_hash: str  # SHA-256 of the corpus; "" for a generated task
-
-    @property
-    def module(self) -> types.ModuleType:
-        """The task's module."""
-        return importlib.import_module(f"mha_jax.tasks.{self.name}")
-
-    @property
-    def config(self) -> Any:
-        """The task's own frozen Config."""
-        return self.module.Config(**dict(self.params))
-
-    @property
-    def spec(self) -> Any:
-        """The task's `tasks.TaskSpec`."""
-        return self.module.spec(self.config)
-
-    def constants(self, split: str) -> dict[str, Any]:
-        """The task's numpy arrays of "train", "validation" or "test".
-
-        Raises:
-          ValueError: the corpus cannot be read.
-        """
-        return self._ask("constants", {}, split)
-
-    def ceiling(self, model: ModelSpec) -> float | None:
-        """Bound of the task's metric for the model; None where none is known."""
-        return self._ask("ceiling", None, model)
-
-    def baselines(self, model: ModelSpec) -> dict[str, float]:
-        """Values of the task's metric that need no training, by name."""
-        return self._ask("baselines", {}, model)
-
-    def documents(self) -> Any:
-        """The test split as `tasks.Documents`; None where the task has none."""
-        return self._ask("documents", None)
-
-    @property
-    def data_changed(self) -> bool:
-        """Whether the corpus is another than the one that the run was planned with."""
-        return bool(self.data_hash) and self.module.data_hash(self.config) != self.data_hash
-
-    def _ask(self, name: str, otherwise: Any, *args: Any) -> Any:
-        """What a function of the task's module says, where it has that one."""
-        found = getattr(self.module, name, None)
-        return found(self.config, self.seed, *args) if found else otherwise
 
 
 @dataclasses.dataclass(frozen=True)

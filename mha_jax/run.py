@@ -88,8 +88,9 @@ class LoadedRun:
         """The attention of every head for one sequence.
 
         Args:
-          of: a text (with the task `text`, read as UTF-8 bytes), inputs [t, ...] or [b, t, ...], a
-            Batch, or None: the probe draw, whose first sequence is that of the images.
+          of: a text, if the task has an `encode` (`english`: words, `text`: UTF-8 bytes), inputs
+            [t, ...] or [b, t, ...], a Batch, or None: the probe draw, whose first sequence is that
+            of the images.
           at: which checkpoint.
           index: which sequence of several.
 
@@ -106,7 +107,7 @@ class LoadedRun:
         maps = [np.asarray(w[0]).reshape(-1, *w.shape[3:]) for w in layers]
         return AttentionMaps(
             weights=np.stack(maps) if len({len(w) for w in maps}) == 1 else maps,
-            tokens=self._written(np.asarray(inputs[0])),
+            tokens=self._written(np.asarray(inputs[0]), words_only=isinstance(of, str)),
             kv_head=[
                 [head // layer.queries_per_kv for head in range(layer.n_heads)]
                 for layer in model.layers
@@ -170,10 +171,7 @@ class LoadedRun:
         if of is None:
             of = self.probe_batch()
         if isinstance(of, str):
-            if self.run.static.task.name != "text":
-                name = self.run.static.task.name
-                raise ValueError(f"a string can be read by the task 'text' only, not by {name!r}")
-            of = np.frombuffer(of.encode(), np.uint8).astype(np.int32)
+            of = self.run.static.task.encode(of)
         inputs = np.asarray(of.inputs if isinstance(of, Batch) else of)
         if inputs.ndim == _axes(self.spec.inputs) - 1:
             inputs = inputs[None]
@@ -208,13 +206,13 @@ class LoadedRun:
         if self.run.static.model.positions == "learned" and length > spec.length:
             raise ValueError(
                 f"{length} positions, but the model has learned {spec.length}: give at most "
-                f"{spec.length - spec.query_token} (of a text: UTF-8 bytes)"
+                f"{spec.length - spec.query_token}"
             )
         dtype = jnp.float32 if spec.inputs == "vectors" else jnp.int32
         return jnp.asarray(inputs, dtype)
 
-    def _written(self, inputs: np.ndarray) -> list[str]:
-        """How the positions of one sequence are written."""
+    def _written(self, inputs: np.ndarray, words_only: bool) -> list[str]:
+        """How the positions of one sequence are written; a text gives the first field alone."""
         vocab = self.spec.vocab
 
         def word(first: int, *others: int) -> str:
@@ -223,7 +221,8 @@ class LoadedRun:
         if self.spec.inputs == "vectors":
             tokens = [f"x{i}" for i in range(len(inputs))]
         else:
-            tokens = [word(*np.atleast_1d(position)) for position in inputs]
+            n_fields = 1 if words_only else len(self.spec.input_sizes)
+            tokens = [word(*np.atleast_1d(position)[:n_fields]) for position in inputs]
         return [*tokens, "query"] if self.spec.query_token else tokens
 
 

@@ -56,6 +56,11 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
     return saved(tmp_path_factory.mktemp("text"), static("text", 2, length=8), steps=(10,))
 
 
+@pytest.fixture(scope="module")
+def english(tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
+    return saved(tmp_path_factory.mktemp("english"), static("english", 4, 1), steps=(10,))
+
+
 def test_what_a_run_knows(tmp_path: Path) -> None:
     run = saved(tmp_path, static("copy", 2), steps=())
     assert run.run.static == static("copy", 2) and run.spec.metric == "accuracy"
@@ -113,6 +118,35 @@ def test_attention_of_a_text(text: LoadedRun, assert_close: Any) -> None:
     assert_close(maps.weights, again.weights)
 
 
+def test_attention_of_words(english: LoadedRun, assert_close: Any) -> None:
+    text = "the cat sat on the warm mat ."
+    maps = english.attention(text)
+    assert maps.tokens == text.split()
+    assert isinstance(maps.weights, np.ndarray) and maps.weights.shape == (1, 4, 8, 8)
+    assert_close(maps.weights.sum(-1), np.ones((1, 4, 8)))
+    # The same words with other values are other inputs; their values are written.
+    inputs = english.run.static.task.encode(text)
+    again = english.attention(inputs)
+    assert again.tokens[:2] == ["the:0", "cat:1"]
+    assert_close(again.weights, maps.weights)
+    inputs[:, 1] = 15
+    assert np.abs(english.attention(inputs).weights - maps.weights).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("of", "message"),
+    [
+        ("the cat sat on the wram mat .", "'wram'; nearest are warm, "),
+        ("", "empty"),
+        ("the " * 13, "13 positions, but the model has learned 12: give at most 12"),
+    ],
+)
+def test_words_that_cannot_be_read(english: LoadedRun, of: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        english.attention(of)
+    assert "\n" not in str(caught.value)
+
+
 def test_attention_of_other_inputs(relations: LoadedRun, assert_close: Any) -> None:
     run = relations
     batch = run.probe_batch()
@@ -155,7 +189,7 @@ def test_length(text: LoadedRun, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("of", "message"),
     [
-        ("a text", "task 'text' only, not by 'relations'"),
+        ("a text", "the task 'relations' reads no text; give inputs"),
         (np.zeros((13, 3), int), r"\(1, 13, 3\) do not fit"),
         (np.zeros(13, int), r"\(13,\) do not fit"),
         (np.zeros((13, 2)), "integer ids, not float64"),

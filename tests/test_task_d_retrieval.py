@@ -45,6 +45,29 @@ def test_constants_are_standard_normal_directions():
     assert abs(directions.var() - 1) < 5 * 2**0.5 / 64
 
 
+@pytest.mark.parametrize("cfg", [*CONFIGS, d_retrieval.Config(2, 1, 1, 8)])
+@pytest.mark.parametrize("seed", [0, 3])
+def test_least_squares_is_that_of_a_fit(cfg, seed):
+    constants = d_retrieval.constants(cfg, seed, "train")
+    batch = jax.tree.map(np.asarray, sample(jax.random.key(8), constants, cfg, 40000))
+    x = batch.inputs.reshape(len(batch.inputs), -1).astype(np.float64)
+    y = batch.targets[:, -1, 0, 0].astype(np.float64)
+    x, y = x - x.mean(axis=0), y - y.mean()
+    error = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
+    found = d_retrieval.baselines(cfg, seed, None)["least_squares"]
+    # Variances of 40,000 and of 30,000 or more numbers, each off by 1 % or less, and a fit of up to
+    # 64 coefficients.
+    assert found == pytest.approx(error.var() / y.var(), abs=0.015)
+    assert 0 < found < 1
+
+
+def test_two_vectors_of_one_channel_have_a_known_least_squares():
+    """max(x1, x2) = (x1 + x2) / 2 + |x1 - x2| / 2: variances 1/2 and (1 - 2 / pi) / 2."""
+    found = d_retrieval.baselines(d_retrieval.Config(2, 1, 1, 8), 0, None)["least_squares"]
+    spread = (1 - 2 / np.pi) / 2
+    assert found == pytest.approx(spread / (spread + 1 / 2), abs=2e-3)
+
+
 def test_spec():
     spec = d_retrieval.spec(CONFIGS[0])
     assert spec.query_token

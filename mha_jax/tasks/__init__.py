@@ -15,6 +15,8 @@ and, where the task has such a thing,
                                      a Bayes predictor, least squares, a fixed offset         no jax
     data_hash(cfg)                -> SHA-256 of the corpus that it reads                      no jax
     documents(cfg, seed)          -> Documents: the test split, document by document          no jax
+    encode(cfg, text)             -> inputs of one sequence, numpy [t, ...] as TaskSpec.inputs
+                                     says; ValueError, one line: what cannot be read          no jax
 
 `problems` expects values of the declared types and checks ranges and rules between fields; a
 problem reads as "field=value <rule>; <fix>". The others expect a config without problems. `seed`
@@ -32,6 +34,7 @@ from typing import Any, NamedTuple
 
 NAMES = (
     "relations",
+    "english",
     "taps",
     "attr",
     "d_retrieval",

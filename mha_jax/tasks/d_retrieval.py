@@ -22,12 +22,17 @@ The mean of y is far from 0: without biases four heads were seen ten times worse
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from mha_jax.config import ModelSpec
 from mha_jax.tasks import Batch, TaskSpec, bounds
+
+_DRAWN = 2**22  # numbers drawn for the variance of y, and at least _SEQUENCES sequences
+_SEQUENCES = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +86,32 @@ def constants(cfg: Config, seed: int, split: str) -> dict[str, Any]:
     del split
     draw = np.random.default_rng(seed).standard_normal((cfg.n_maxima, cfg.n_channels))
     return {"directions": draw.astype(np.float32)}
+
+
+def baselines(cfg: Config, seed: int, model: ModelSpec) -> dict[str, float]:
+    """least_squares: NMSE of the best affine prediction of y from all the entries of the vectors.
+
+    The vectors are independent and standard normal, so that the coefficient of x_t is E[y x_t] =
+    E[dy/dx_t] (Stein's lemma) = sum_d a_d P(maximum d stands at t) = sum_d a_d / T, and the NMSE
+    is 1 - |sum_d a_d|^2 / (T Var y). The variance of y is that of a fixed draw.
+    """
+    del model
+    return {"least_squares": _least_squares(cfg, seed)}
+
+
+@functools.lru_cache(maxsize=256)
+def _least_squares(cfg: Config, seed: int) -> float:
+    directions = constants(cfg, seed, "train")["directions"].astype(np.float64)
+    # A factor of the covariance of the products <a_d, x_t> over d: no more numbers than needed.
+    factor = np.linalg.qr(directions.T, mode="r")
+    draw = np.random.default_rng(0)
+    n = max(_SEQUENCES, _DRAWN // (cfg.length * cfg.n_maxima))
+    highest = np.full((n, cfg.n_maxima), -np.inf)
+    for _ in range(cfg.length):
+        highest = np.maximum(highest, draw.standard_normal((n, len(factor))) @ factor)
+    y = highest.sum(axis=1)
+    explained = np.sum(directions.sum(axis=0) ** 2) / cfg.length
+    return float(1 - explained / y.var())
 
 
 def sample(key: Any, constants: dict[str, Any], cfg: Config, n: int) -> Batch:

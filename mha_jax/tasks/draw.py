@@ -30,8 +30,8 @@ def normal(key: Any, *shape: int) -> Any:
     return jax.random.normal(key, (math.prod(shape),)).reshape(shape)
 
 
-def integers(bits: Any, high: int) -> Any:
-    """Integers of [0, high) as int32, one from each uint32.
+def integers(bits: Any, high: Any) -> Any:
+    """Integers of [0, high) as int32, one from each uint32; high is a number, or one for each.
 
     A value is more likely than another by a factor of at most 1 + high / 2^32.
     """

@@ -13,20 +13,23 @@ Cordonnier, Loukas and Jaggi 2020 (arXiv:1911.03584): attention with K*K heads a
 positions expresses any K x K convolution. Meant for one layer without norm, MLP and residual, whose
 queries and keys read learned positions alone (`model.qk_from = "positions"`); the mask is full.
 
-`ceiling` bounds R^2 for such attention. Heads that also read content pass it: two heads of width 32
-on the default sizes were seen at .588 after 4,000 steps, where the bound is .532.
+`ceiling` bounds R^2 for such attention, and the baseline `ceiling_fit` is the best R^2 found by a
+search over such layers: lower where several limits bind. Heads that also read content pass both:
+two heads of width 32 on the default sizes were seen at .588 after 4,000 steps, where the bound is
+.532.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from mha_jax.config import ModelSpec
-from mha_jax.tasks import Batch, TaskSpec, bounds
+from mha_jax.config import LayerSpec, ModelSpec
+from mha_jax.tasks import Batch, TaskSpec, block_terms, bounds
 
 _STARTS = 20  # of the search below
 
@@ -125,16 +128,61 @@ def ceiling(cfg: Config, seed: int, model: ModelSpec) -> float | None:
     equal, because the W_j are orthogonal.
 
     The rank d_head of each single head is not used, so a layer may have to stay below: it may where
-    n_heads * d_head < n_taps * n_channels, or where both ranks bind. None where the argument does
-    not hold: weights that depend on content, more than one layer, an MLP, a norm, another mixer.
+    n_heads * d_head < n_taps * n_channels, or where both ranks bind; see `baselines`. None where
+    the argument does not hold: weights that depend on content, more than one layer, an MLP, a norm,
+    a gate, another mixer.
     """
     layer = model.layers[0]
     positional = model.qk_from == "positions" and layer.mixer == "grouped"
-    if not positional or len(model.layers) > 1 or layer.d_ff or model.norm != "none":
+    linear = not (layer.d_ff or model.gate or model.norm != "none")
+    if not positional or not linear or len(model.layers) > 1:
         return None
     unfolded = maps(cfg, seed).reshape(cfg.n_taps, -1)
     d_in = min(layer.n_kv_heads * layer.d_head, model.d_model)
     return min(_by_heads(unfolded, layer.n_heads), d_in / cfg.n_channels, 1.0)
+
+
+def baselines(cfg: Config, seed: int, model: ModelSpec) -> dict[str, float]:
+    """ceiling_fit: the best R^2 that was found for attention whose weights depend on positions
+    alone; none where `ceiling` is None.
+
+    Beyond what `ceiling` counts, each head passes d_head channels, and the query heads of a kv head
+    share the map into them. The weights of a head over the taps are any a_h >= 0: a softmax row
+    sums to one over all positions, but the length of a_h is made up for by the map that follows,
+    and weight on a position without a tap lets in noise alone, so that it never helps.
+
+    The search (`block_terms`, cached) finds local optima: a layer may do better, within `ceiling`.
+    Trained layers of five shapes ended .002 to .03 below it (2,000 steps, one or two seeds). Those
+    of three shapes with heads narrower than the 16 positions ended .045 to .06 below; with 5
+    positions .01 to .035. The rank of a head's logits, at most d_head, is not counted.
+    """
+    bound = ceiling(cfg, seed, model)
+    if bound is None:
+        return {}
+    if _is_reached(cfg, model):
+        return {"ceiling_fit": bound}
+    return {"ceiling_fit": _fit(cfg, seed, model.layers[0], model.d_model, model.use_wo)}
+
+
+def _is_reached(cfg: Config, model: ModelSpec) -> bool:
+    """Whether heads can be written down that reach the ceiling."""
+    layer, n = model.layers[0], cfg.n_channels
+    if model.d_model < n:
+        return False
+    if layer.d_head >= n:  # the map of each head can be any
+        return True
+    # So many kv heads pass all channels, or all that they can together; as a team they serve one
+    # tap with each of their query heads.
+    team = min(-(-n // layer.d_head), layer.n_kv_heads)
+    return layer.n_kv_heads // team * layer.queries_per_kv >= cfg.n_taps
+
+
+@functools.lru_cache(maxsize=256)
+def _fit(cfg: Config, seed: int, layer: LayerSpec, d_model: int, use_wo: bool) -> float:
+    d_out = d_model if use_wo else cfg.n_channels
+    return block_terms.best_share(
+        maps(cfg, seed), layer.n_heads, layer.n_kv_heads, layer.d_head, d_model, d_out
+    )
 
 
 def _by_heads(unfolded: np.ndarray, n_heads: int) -> float:

@@ -76,6 +76,16 @@ def spec(cfg: Config) -> TaskSpec:
     )
 
 
+def encode(cfg: Config, text: str) -> np.ndarray:
+    """The UTF-8 bytes of a text, int32 [t].
+
+    Raises:
+      ValueError: a lone surrogate, which UTF-8 does not have.
+    """
+    del cfg
+    return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+
+
 def constants(cfg: Config, seed: int, split: str) -> dict[str, Any]:
     """corpus: uint8 [bytes of the split].
 
