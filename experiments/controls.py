@@ -37,6 +37,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.experiment = f"controls.{arg}"
     if arg == "full":
         config.tune.lrs = "1e-3,2e-3,4e-3,8e-3"
+        config.tune.widen = 1
         config.converge.confirm = True
     return config
 

@@ -31,6 +31,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.optim.lr = 4e-3
     if arg == "full":
         config.tune.lrs = "2e-3,4e-3,8e-3,16e-3"
+        config.tune.widen = 1
         config.converge.confirm = True
     return config
 
