@@ -25,14 +25,13 @@ def followups(planned: Sequence[PlannedRun], stored: Sequence[StoredRun]) -> lis
     Args:
       planned: every run planned so far.
       stored: the runs of the experiment's directory; of the planned ones all that could end have.
+        All take part in the choice of a rate, those of an older grid too, as in the tables.
 
     Raises:
       ValueError: a run's task cannot be loaded.
     """
     known = {one.run.hash for one in planned}
-    # Runs of the directory that are not planned now must not take part in any choice.
-    found = cells.gather([run for run in stored if run.run.hash in known])
-    by_hash = {cell.static_hash: cell for cell in found}
+    by_hash = {cell.static_hash: cell for cell in cells.gather(stored)}
     new: dict[str, PlannedRun] = {}
     for group_hash, members in groups(list(planned)).items():
         if group_hash in by_hash:

@@ -46,7 +46,7 @@ class Tuning:
           lrs: the grid so far, ascending, at least two rates.
           edge: where its best rate lies.
         """
-        if len(lrs) - len(self.lrs) >= self.widen:
+        if sum(not self.lrs[0] <= lr <= self.lrs[-1] for lr in lrs) >= self.widen:
             return None
         if edge == "low":
             return _round(lrs[0] * lrs[0] / lrs[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 import os
 import subprocess
@@ -15,6 +14,7 @@ from synthetic import make_run
 
 from mha_jax import store, tune
 from mha_jax.load import load
+from mha_jax.report import cells
 from mha_jax.stages import followups
 from mha_jax.sweep import expand
 
@@ -149,17 +149,15 @@ def test_twins_of_a_sweep_without_a_grid(tmp_path):
     assert {one.about["purpose"] for one in twins} == {"twin"}
 
 
-def test_runs_that_are_not_planned_take_no_part_in_the_choice(tmp_path):
-    """An older grid in the same directory had its best rate elsewhere."""
+def test_an_older_grid_in_the_directory_takes_part_in_the_choice(tmp_path):
+    """The tables choose among all runs that are there; a stage that did not would run others."""
     sweep, root = planned(tmp_path), tmp_path / "staged"
-    old = dataclasses.replace(sweep.runs[0].run.hypers, lr=0.1)
-    other = dataclasses.replace(
-        sweep.runs[0], run=dataclasses.replace(sweep.runs[0].run, hypers=old)
-    )
-    finish(root, [other], lambda one: 0.99)
     finish(root, sweep.runs, peaked)
-    reported = followups(sweep.runs, store.read_sweep(root)[0])
-    assert {one.run.hypers.lr for one in reported} == {2e-3}
+    newer = planned(tmp_path, TUNED.replace("1e-3,2e-3,4e-3", "1e-3,4e-3"))
+    reported = followups(newer.runs, store.read_sweep(root)[0])
+    assert hypers(reported) == {(2e-3, 0), (2e-3, 1), (2e-3, 2)}
+    (cell,) = cells.gather(store.read_sweep(root)[0])
+    assert cell.cell.lr == 2e-3
 
 
 @pytest.mark.parametrize(

@@ -73,3 +73,5 @@ def test_a_grid_grows_by_its_own_step_and_not_for_ever():
     assert TUNING.wider(TUNING.lrs, "low") == 5e-4
     assert TUNING.wider((*TUNING.lrs, 8e-3), "high") == 16e-3
     assert TUNING.wider((5e-4, *TUNING.lrs, 8e-3), "high") is None
+    # A rate between those of the grid, of an older one, does not make it wider.
+    assert TUNING.wider((1e-3, 1.5e-3, 2e-3, 3e-3, 4e-3), "high") == pytest.approx(5.33333e-3)
