@@ -7,15 +7,7 @@ All query heads stay; they share fewer and fewer keys and values. Heads that onl
 questions of the same tokens can share; heads that need other keys or values cannot, once n_kv_heads
 * d_head has less room than the task needs.
 
-Seen with :quick (13 runs, 259 s on 2 cores that did other work as well; one seed, so no ranking):
-
-    kv heads                          16     8      4      2      1
-    relations, 16 heads of width 4    .993   1.000  .998   .975   .779
-    attr, 8 heads of width 8                 1.000  1.000  1.000  .707
-    taps, 32 channels, 8 of width 8          1.000  1.000  .500   .250
-      its ceiling                            1.000  1.000  .500   .250
-
-:full has not been run to its end yet; the dry run tells its size.
+KVNUMBERS
 """
 
 from ml_collections import ConfigDict
