@@ -53,10 +53,14 @@ def _launch(sweep: Sweep, workdir: Path, root: Path, workers: int | None) -> int
         progress = Progress(len(sweep.runs))
         directories = place(sweep, root)
         _carry_out(sweep, directories, placed, workdir, root, progress)
-        more = stages.followups(sweep.runs, store.read_sweep(root)[0])
+        stored = store.read_sweep(root)[0]
+        more = stages.followups(sweep.runs, stored)
         if not more:
             break
-        progress.note(f"these results ask for {_told(more)}")
+        over = {run.run.hash for run in stored if run.status in ("done", "diverged")}
+        if any(one.run.hash not in over for one in more):
+            told = _told([one for one in more if one.run.hash not in over])
+            progress.note(f"these results ask for {told}")
         sweep = dataclasses.replace(sweep, runs=[*sweep.runs, *more])
     for path in report.make(root, progress.note):
         progress.note(f"wrote {path}")
