@@ -7,7 +7,7 @@ All query heads stay; they share fewer and fewer keys and values. Heads that onl
 questions of the same tokens can share; heads that need other keys or values cannot, once n_kv_heads
 * d_head has less room than the task needs.
 
-Seen with :full (616 s on 2 cores; the rate chosen on 2 seeds, mean of 5 other seeds; cells that
+Seen with :full (616 s on 2 cores, :quick 30 s; the rate chosen on 2 seeds, mean of 5 other seeds; cells that
 twice the steps move are marked *, and are not ranked):
 
     kv heads                                   16     8      4      2      1
@@ -16,7 +16,7 @@ twice the steps move are marked *, and are not ranked):
     taps, 32 channels, 8 of width 8, R^2              1.000  1.000  .500   .250
       its ceiling                                     1.000  1.000  .500   .250
 
-On taps the last three steps down are certain. On the other two everything but one kv head solves
+On taps the last two steps down are certain. On the other two everything but one kv head solves
 the task; with one, twice the steps reach .790 and .764 (validation).
 """
 
