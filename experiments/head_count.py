@@ -8,8 +8,8 @@ Each task at a fixed width of the model, where more heads are narrower at equal 
 fixed width of a head, where more heads are more parameters. The two are different questions; the
 tables keep them apart by d_head.
 
-Seen with :full (843 s on 2 cores, :quick 37 s; the rate chosen of four on 2 seeds, mean of 5 other seeds; cells
-that twice the steps move are marked *, and are not ranked):
+Seen with :full (843 s on 2 cores, :quick 37 s; the rate chosen of four on 2 seeds, mean of 5 other
+seeds; cells that twice the steps move are marked *, and are not ranked):
 
     heads, of width                1, 64    2, 32   4, 16   8, 8    1, 16   2, 16   8, 16
     relations, accuracy            .549     .766    1.000   1.000   .546    .746    1.000
