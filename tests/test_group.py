@@ -77,6 +77,7 @@ def test_a_diverged_lane_harms_nobody():
 
 def test_missing_lanes_are_padded():
     group = Group(SMALL, lanes=3, mode="vmap")
+    assert group.hypers(RUNS[:2]).lr.shape == (3,)  # another shape would compile again
     two, three = _train(group, RUNS[:2], 5), _train(group, RUNS, 5)
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[:2], b[:2]), two, three)
     with pytest.raises(ValueError, match="4 runs do not fit 3 lanes"):
@@ -95,7 +96,8 @@ def test_vmapped_batches_are_equal_in_size(runs, lanes):
 
 
 def test_evaluation_is_the_same_for_every_run_and_split_apart():
-    group = Group(SMALL)
+    alike = dataclasses.replace(SMALL.train, n_eval=256, n_test=256)
+    group = Group(dataclasses.replace(SMALL, train=alike))
     state = group.init(group.hypers(RUNS[:1]))
     first, again = group.evaluate(state, "validation"), group.evaluate(state, "validation")
     assert first == again and first != group.evaluate(state, "test")

@@ -30,6 +30,8 @@ def test_schedule_rises_stays_and_falls():
 def test_schedule_without_decay_stays_up():
     constant = dataclasses.replace(OPTIM, decay_fraction=0.0, warmup_steps=0)
     assert [float(optim.schedule(step, constant, 100)) for step in (0, 50, 99)] == [1.0] * 3
+    rising = dataclasses.replace(OPTIM, decay_fraction=0.0)
+    assert float(optim.schedule(4, rising, 100)) == 0.5
 
 
 def test_update_is_optax_adamw_with_lr_times_height():
@@ -134,6 +136,16 @@ def test_golden_step():
 
 
 GOLDEN = {"loss": 2.7750163, "grad_norm": 0.043707602, "update": 0.0023145941}
+
+
+def test_every_step_has_a_batch_of_its_own():
+    program = train.Program.of(static("relations"))
+    state = train.init(program, HYPERS)
+    losses = [
+        float(train.train_step(program, state._replace(step=jnp.int32(s)), HYPERS, {})[1]["loss"])
+        for s in range(4)
+    ]
+    assert len(set(losses)) == 4
 
 
 def test_diverged_at_is_the_first_bad_step_and_stays():
