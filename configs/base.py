@@ -92,6 +92,11 @@ def get_config(arg: str | None = None) -> ConfigDict:
         n_queries=16,  # query vectors after them, Q
         n_channels=16,  # dimension of a vector, n
     )
+    task.mixture = dict(
+        n_context=16,  # context vectors, and queries after them, N
+        n_channels=16,  # dimension of a vector, n
+        n_taps=3,  # taps of the convolution, k
+    )
     task.mqar = dict(
         length=32,  # positions, T >= 4 P
         n_pairs=8,  # keys with a value, P

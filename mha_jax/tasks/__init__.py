@@ -46,6 +46,7 @@ NAMES = (
     "modular_addition",
     "memorise",
     "nearest",
+    "mixture",
     "mqar",
     "induction",
     "k_hop",
