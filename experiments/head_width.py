@@ -7,7 +7,18 @@
 them, a narrower one sees a projection. At a fixed d_model more heads are narrower; at a fixed
 d_head they are not, and cost parameters. Heads that share keys are compared below the cliff.
 
-NUMBERS
+Seen with :full (911 s on 2 cores; the rate chosen of four on 2 seeds, mean of 5 other seeds; every
+cell converged, R^2):
+
+    heads, of width       1, 64   2, 32   4, 16   8, 8    16, 4    1, 16   2, 16   8, 16
+    R^2                   .982    .983    .983    .533    .378     .981    .982    .983
+    one pattern at best   1       1       1       .268    .145     1       1       1
+
+    8 heads of width 8, kv heads     8       2       1
+    R^2                              .533    .376    .273
+
+Heads of width 16 all solve it. Width 16 is better than 8 by .45 and 8 better than 4 by .16; sharing
+keys costs .16 and .10. ("One pattern at best": the baseline `softmax`, all heads alike.)
 """
 
 from ml_collections import ConfigDict
