@@ -15,7 +15,7 @@ from typing import Any
 
 from mha_jax.taskref import TaskRef
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True)

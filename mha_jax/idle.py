@@ -9,6 +9,8 @@ from mha_jax.load import LoadedConfig
 from mha_jax.tune import SET_BY_TUNING
 from mha_jax.values import Problem, show
 
+_OF_TUNING = ("tune.n_selection", "tune.n_reported")
+_NO_GRID = "has no effect without tune.lrs; give a grid such as '1e-3,2e-3,4e-3,8e-3'"
 _SET_BY_TUNING = "has no effect: tune.lrs sets it in every run; drop one of the two"
 
 
@@ -30,6 +32,8 @@ def idle_overrides(overrides: dict[str, Any], config: dict[str, Any]) -> list[Pr
         if of_other_task(key, name):
             wrong = f"has no effect: task.name is {show(name)}; drop it, or set task.name"
             problems.append(Problem(key, value, wrong))
+        elif key in _OF_TUNING and not get(config, "tune.lrs"):
+            problems.append(Problem(key, value, _NO_GRID))
         elif key in SET_BY_TUNING and get(config, "tune.lrs"):
             problems.append(Problem(key, value, _SET_BY_TUNING))
     return problems
@@ -57,6 +61,8 @@ def idle_flags(loaded: LoadedConfig, members: list[dict[str, Any]]) -> list[Prob
             wrong += "drop it, or edit the sweep"
         elif key == "optim.lr" and grids and all(grids):
             wrong = _SET_BY_TUNING
+        elif key in _OF_TUNING and grids and not any(grids):
+            wrong = _NO_GRID
         if wrong:
             problems.append(Problem(f"--config.{key}", value, wrong))
     return problems

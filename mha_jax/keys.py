@@ -80,7 +80,7 @@ KEYS: dict[str, Key] = {
     "optim.b2": _float(0, 0.9999999),
     "optim.eps": _float(1e-30, 1),
     "optim.clip": _float(0, 1e30),
-    "tune.lrs": Key("str"),
+    "tune.lrs": Key("str", example='"1e-3,2e-3,4e-3,8e-3"'),
     "tune.n_selection": _int(1, 1000),
     "tune.n_reported": _int(1, 1000),
     "tune.widen": _int(0, 20),

@@ -17,6 +17,7 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from mha_jax import config, cost, host, report, runstate, stages, store, tensorboard
 from mha_jax.files import write_json_atomic
@@ -62,6 +63,7 @@ def _launch(sweep: Sweep, workdir: Path, root: Path, workers: int | None) -> int
             told = _told([one for one in more if one.run.hash not in over])
             progress.note(f"these results ask for {told}")
         sweep = dataclasses.replace(sweep, runs=[*sweep.runs, *more])
+    _tell_of_others(stored, sweep, root, progress)
     for path in report.make(root, progress.note):
         progress.note(f"wrote {path}")
     progress.note("\n" + (root / "order.txt").read_text().rstrip())
@@ -73,6 +75,20 @@ def _launch(sweep: Sweep, workdir: Path, root: Path, workers: int | None) -> int
             f"{failed} of {len(states)} runs failed: {root / 'runs.csv'} has status and error"
         )
     return 1 if failed else 0
+
+
+def _tell_of_others(
+    stored: Sequence[store.StoredRun], sweep: Sweep, root: Path, progress: Progress
+) -> None:
+    """Names what no launch of this plan will finish, since it holds back its cells."""
+    planned = {one.run.hash for one in sweep.runs}
+    others = [r for r in stored if r.status == "unfinished" and r.run.hash not in planned]
+    if others:
+        progress.note(
+            f"{len(others)} unfinished runs of an earlier plan are in {root}, such as "
+            f"{others[0].directory.name}; their cells stay unverified: launch that plan again, or "
+            f"delete them"
+        )
 
 
 def _told(more: list[PlannedRun]) -> str:
@@ -142,18 +158,17 @@ def locked(root: Path) -> Iterator[None]:
 
 
 def place(sweep: Sweep, root: Path) -> dict[str, Path]:
-    """Makes the run directories and their `config.json`; a run that is there already keeps its
-    directory and file. One that was made as a twin and is now wanted for itself is no twin any
-    more."""
+    """Makes the run directories and their `config.json`. A run that is there already keeps its
+    directory, and is told what this launch says about it: how often to log, what counts as
+    converged. One that was made as a twin and is now wanted for itself is no twin any more; the
+    other way round it stays what it was."""
     there = {path.parent.name[-10:]: path.parent for path in root.glob("*/config.json")}
     directories = {}
     for planned in sweep.runs:
         run = planned.run
         directory = there.get(run.hash, root / f"{planned.label}-{run.hash}")
         directories[run.hash] = directory
-        if run.hash not in there or (
-            planned.about["purpose"] == "sweep" and _purpose(directory) != "sweep"
-        ):
+        if run.hash not in there or _told_anew(directory, planned.about):
             directory.mkdir(exist_ok=True)
             write_json_atomic(
                 directory / "config.json",
@@ -170,8 +185,12 @@ def place(sweep: Sweep, root: Path) -> dict[str, Path]:
     return directories
 
 
-def _purpose(directory: Path) -> str:
-    return json.loads((directory / "config.json").read_bytes())["about"]["purpose"]
+def _told_anew(directory: Path, about: dict[str, Any]) -> bool:
+    """Whether what a config.json says about its run is to be replaced."""
+    stored = json.loads((directory / "config.json").read_bytes())["about"]
+    if stored["purpose"] == "sweep" != about["purpose"]:
+        return False
+    return stored != json.loads(json.dumps(about))
 
 
 def show_table(root: Path) -> None:

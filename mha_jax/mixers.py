@@ -13,6 +13,7 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import os
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,7 +62,7 @@ def identity(name: str) -> str:
     Args:
       name: a name that `wrong` has no objection to.
     """
-    return f"{name}@{_digest(name)}" if name.endswith(".py") else name
+    return f"{os.path.normpath(name)}@{_digest(name)}" if name.endswith(".py") else name
 
 
 def short(mixer: str) -> str:

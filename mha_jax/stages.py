@@ -42,12 +42,25 @@ def followups(planned: Sequence[PlannedRun], stored: Sequence[StoredRun]) -> lis
 
 def _next(members: Sequence[PlannedRun], cell: cells.CellRuns, known: set[str]) -> list[PlannedRun]:
     """The next stage of one cell that has runs which are not known yet."""
-    first = next(one for one in members if one.about["purpose"] != "twin")
-    for stage in (_wider, _reported, _twins):
+    first = next((one for one in members if one.about["purpose"] != "twin"), None)
+    if first is None:  # planned as a twin here, and trained for itself before
+        return []
+    for stage in (_chosen_with, _wider, _reported, _twins):
         new = [one for one in stage(first, cell) if one.run.hash not in known]
         if new:
             return new
     return []
+
+
+def _chosen_with(first: PlannedRun, cell: cells.CellRuns) -> list[PlannedRun]:
+    """Selection runs at every rate that takes part: a kill may have left the seeds of a wider grid
+    incomplete.
+    """
+    tuning = _tuning(first)
+    if tuning is None:
+        return []
+    run = _decayed(first, cell)
+    return [_like(first, one, "selection") for one in tuning.selection(run, cell.cell.choice.grid)]
 
 
 def _wider(first: PlannedRun, cell: cells.CellRuns) -> list[PlannedRun]:
@@ -58,7 +71,8 @@ def _wider(first: PlannedRun, cell: cells.CellRuns) -> list[PlannedRun]:
     rate = tuning.wider(choice.grid, choice.edge)
     if rate is None:
         return []
-    return [_like(first, run, "selection") for run in tuning.selection(first.run, (rate,))]
+    run = _decayed(first, cell)
+    return [_like(first, one, "selection") for one in tuning.selection(run, (rate,))]
 
 
 def _reported(first: PlannedRun, cell: cells.CellRuns) -> list[PlannedRun]:
@@ -66,7 +80,7 @@ def _reported(first: PlannedRun, cell: cells.CellRuns) -> list[PlannedRun]:
     tuning, lr = _tuning(first), cell.cell.lr
     if tuning is None or lr is None:
         return []
-    return [_like(first, run, "sweep") for run in tuning.reported(first.run, lr)]
+    return [_like(first, run, "sweep") for run in tuning.reported(_decayed(first, cell), lr)]
 
 
 def _twins(first: PlannedRun, cell: cells.CellRuns) -> list[PlannedRun]:
@@ -90,6 +104,15 @@ def _twins(first: PlannedRun, cell: cells.CellRuns) -> list[PlannedRun]:
     return twins
 
 
+def _decayed(first: PlannedRun, cell: cells.CellRuns) -> Run:
+    """A run of the cell with the weight decay that was chosen together with the rate."""
+    chosen = cell.cell.choice.weight_decay
+    if chosen is None:
+        return first.run
+    hypers = dataclasses.replace(first.run.hypers, weight_decay=chosen)
+    return dataclasses.replace(first.run, hypers=hypers)
+
+
 def _tuning(first: PlannedRun) -> tune.Tuning | None:
     told = first.about["tune"]
     return tune.Tuning(**told) if told else None
@@ -98,6 +121,8 @@ def _tuning(first: PlannedRun) -> tune.Tuning | None:
 def _like(first: PlannedRun, run: Run, purpose: str) -> PlannedRun:
     """Another run of a cell, or of its twin."""
     changed: dict[str, Any] = tune.keys(run)
+    if "optim.weight_decay" in first.swept:
+        changed["optim.weight_decay"] = run.hypers.weight_decay
     if purpose == "twin":
         changed["train.n_steps"] = run.static.train.n_steps
     about = {

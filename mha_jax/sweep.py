@@ -185,7 +185,10 @@ def _plan(sweep: Sweep, members: list[_Member]) -> None:
     for member in members:
         first = kept.setdefault(member.run.hash, member)
         if first is not member:
-            same = f"the same run as {describe(first.overrides)}"
+            # What no policy changes is known as unmatched: so it is compared under every policy.
+            if "none" == member.config["match"]["policy"] != first.config["match"]["policy"]:
+                kept[member.run.hash], member = member, first
+            same = f"the same run as {describe(kept[member.run.hash].overrides)}"
             sweep.dropped.append((member.overrides, same))
     rows = _swept(list(kept.values()))
     for member, label, swept in zip(kept.values(), labels(rows), rows, strict=True):

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from mha_jax import loss, optim, rng
+from mha_jax import cost, loss, optim, rng
 from mha_jax.config import StaticConfig
 from mha_jax.model import Model, build
 from mha_jax.tasks import TaskSpec
@@ -54,8 +54,18 @@ class Program:
 
 
 def init(program: Program, hypers: HyperArrays) -> State:
-    """The state at step 0; a function of `hypers.seed` alone."""
+    """The state at step 0; a function of `hypers.seed` alone.
+
+    Raises:
+      ValueError: the model has other parameters than its mixers' `cost` told, by which models are
+        matched.
+    """
     params = program.model.init(rng.stream(hypers.seed, "init"))
+    n_params, told = sum(x.size for x in jax.tree.leaves(params)), cost.n_params(program.static)
+    if n_params != told:
+        raise ValueError(
+            f"the model has {n_params} parameters, and the cost of its mixers says {told}"
+        )
     opt = optim.init(params, program.static.optim)
     return State(jnp.int32(0), params, opt, jnp.int32(-1))
 

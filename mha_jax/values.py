@@ -43,6 +43,7 @@ class Key:
     choices: tuple[str, ...] = ()
     per_layer: bool = False  # a comma string has one entry a layer
     optional: bool = False  # None is allowed
+    example: str = ""  # how a value is written, where its type does not tell
 
     @property
     def rule(self) -> str:
@@ -155,6 +156,8 @@ def _read_layers(key: Key, value: str) -> tuple[tuple[Any, ...], str | None]:
 
 
 def _type_fix(key: Key, value: Any) -> str:
+    if key.example:
+        return f"write it like {key.example}"
     if isinstance(value, str):
         meant = parse(key, value)
         return (

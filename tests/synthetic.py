@@ -60,6 +60,7 @@ def make_run(
     *,
     seed: int = 0,
     lr: float = 3e-3,
+    weight_decay: float = 0.0,
     validation: float | None = None,
     status: str = "done",
     ceiling: float | None = None,
@@ -81,7 +82,9 @@ def make_run(
       label: front of the directory's name.
       about: replaces entries of the record of the sweep.
     """
-    run = config.Run(spec, config.Hypers(seed=seed, data_seed=seed, lr=lr, weight_decay=0.0))
+    run = config.Run(
+        spec, config.Hypers(seed=seed, data_seed=seed, lr=lr, weight_decay=weight_decay)
+    )
     directory = root / f"{label}-{run.hash}"
     directory.mkdir(parents=True)
     task = spec.task.spec
@@ -98,6 +101,7 @@ def make_run(
                 "task": spec.task.name,
                 "variant": cost.variant(spec.model),
                 "match": "none",
+                "match_to": "",
                 "params_ratio": 1.0,
                 "n_params": 20000,
                 "kv_bytes_per_token": cost.kv_bytes_per_token(spec.model),

@@ -116,7 +116,7 @@ def test_not_distinguishable_names_what_would_have_been_seen() -> None:
     sd = np.std(np.subtract(LOW, NEAR), ddof=1)
     assert row.mdd == pytest.approx(minimum_detectable(sd, 5, ALPHA))
     assert row.verdict == (
-        f"not distinguishable (a difference of {row.mdd:.2g} or more would have been seen)"
+        f"not distinguishable (a difference of {row.mdd:.2g} is seen with 80% power)"
     )
 
 
@@ -200,7 +200,8 @@ def test_rounding_is_no_difference() -> None:
         ([v + 0.02 for v in LOW], [v + 0.06 for v in HIGH], False),
         ([v + 0.04 for v in LOW], [v + 0.07 for v in HIGH], True),  # moved by .11, differ by .10
         ([v + 0.04 for v in LOW], [v - 0.02 for v in HIGH], False),
-        (None, LOW, False),  # one of them has none
+        (None, LOW, True),  # A has none, and B comes down to where A stands
+        (None, HIGH, False),
         (LOW, None, False),
     ],
 )
@@ -251,5 +252,23 @@ def test_cells_that_both_solve_the_task_are_not_ranked() -> None:
 def test_a_difference_that_counts_as_converged_is_none(tolerance: float, better: bool) -> None:
     """LOW and HIGH differ by .102."""
     (row,) = compare([Pair(side(LOW), side(HIGH), "accuracy", "max", tolerance)])
-    none = f"not distinguishable (a difference up to {tolerance:g} counts as none)"
+    none = f"no difference above {tolerance:g}, up to which it counts as none"
     assert row.verdict == ("B is better" if better else none)
+
+
+def test_cells_that_are_equal_on_every_seed_say_so() -> None:
+    assert one(side(LOW), side(LOW)).verdict == "not distinguishable (equal on every seed)"
+
+
+def test_a_cell_that_overtakes_one_without_a_twin_is_not_ranked_below_it() -> None:
+    """The better cell solved its task and was not trained longer; the other comes past it."""
+    solved = dataclasses.replace(side(HIGH), reason="solved")
+    later = side(LOW, twin=by_seed([v + 0.2 for v in LOW]))
+    assert one(solved, later).verdict == "not ranked: a doubled budget would reorder them"
+    still = side(LOW, twin=by_seed([v + 0.01 for v in LOW]))
+    assert one(solved, still).verdict == "A is better"
+
+
+def test_cells_tuned_on_different_grids_are_not_ranked() -> None:
+    (row,) = compare([Pair(side(LOW), side(HIGH), *MAX, unlike="tuned on other rates")])
+    assert row.verdict == "not ranked: tuned on other rates" and row.p_holm is None

@@ -132,6 +132,31 @@ def test_extending_a_sweep_runs_only_what_is_new(tmp_path, cache):
     assert len(list(root.glob("*/summary.json"))) == 6
 
 
+def test_a_later_launch_may_say_otherwise_about_its_runs(tmp_path, cache):
+    """What counts as converged is no part of a run; a run that is over is not run again."""
+    config = _write(tmp_path, seeds=1)
+    assert _sweep(config, tmp_path / "out", cache).returncode == 0
+    root = tmp_path / "out" / "small"
+    first = {path: path.stat().st_mtime_ns for path in root.glob("*/summary.json")}
+    config.write_text(
+        config.read_text().replace("    return", "    config.converge.tol = 0.5\n    return")
+    )
+    done = _sweep(config, tmp_path / "out", cache)
+    assert done.returncode == 0 and "2 of 2 runs were finished before" in done.stdout
+    assert {path: path.stat().st_mtime_ns for path in first} == first
+    about = [json.loads(path.read_text())["about"] for path in root.glob("*/config.json")]
+    assert {one["converge"]["tol"] for one in about} == {0.5}
+
+
+def test_unfinished_runs_of_another_plan_are_named(tmp_path, cache):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "small").mkdir()
+    launch.place(expand(load(str(_write(tmp_path, seeds=2)))), tmp_path / "out" / "small")
+    done = _sweep(_write(tmp_path, seeds=1), tmp_path / "out", cache)
+    assert done.returncode == 0, done.stderr
+    assert "2 unfinished runs of an earlier plan" in done.stdout
+
+
 def test_a_diverged_run_is_recorded_and_the_others_are_as_without_it(tmp_path, cache):
     config = _write(tmp_path, seeds=1)
     assert _sweep(config, tmp_path / "calm", cache).returncode == 0

@@ -3,7 +3,7 @@
 import pytest
 
 from configs.base import get_config
-from mha_jax import cost, mixers, schema
+from mha_jax import cost, mixers, schema, train
 
 SOURCE = """
 from mha_jax.attention.grouped import Mixer
@@ -78,3 +78,15 @@ def test_a_file_whose_cost_fails_is_one_line(path):
     path.write_text("class Mixer: pass\n\ndef cost(layer, model):\n    return {'params': 1}\n")
     (problem,) = resolve("mine.py")[1]
     assert "is a mixer whose cost fails" in str(problem)
+
+
+def test_a_mixer_that_tells_another_number_of_parameters_is_refused(path):
+    """Models are matched by what it tells."""
+    run, problems = resolve("mine.py")
+    assert not problems
+    with pytest.raises(ValueError, match="and the cost of its mixers says"):
+        train.init(train.Program.of(run.static), train.HyperArrays(0, 0, 1e-3, 0.0))
+
+
+def test_a_path_has_one_name(path):
+    assert resolve("./mine.py")[0].hash == resolve("mine.py")[0].hash

@@ -71,6 +71,7 @@ def finish(root, runs, score):
             value,
             seed=hypers.seed,
             lr=hypers.lr,
+            weight_decay=hypers.weight_decay,
             about={key: one.about[key] for key in ("purpose", "tune", "converge")},
         )
 
@@ -149,12 +150,61 @@ def test_twins_of_a_sweep_without_a_grid(tmp_path):
     assert {one.about["purpose"] for one in twins} == {"twin"}
 
 
+def test_a_weight_decay_is_chosen_with_the_rate_and_kept(tmp_path):
+    loops = "    for wd in (0.3, 0.0, 0.1):\n        add({'optim.weight_decay': wd})"
+    body = TUNED + "    config.tune.widen = 1\n"
+    sweep, root = planned(tmp_path, body, loops), tmp_path / "staged"
+
+    def score(one):
+        """Best at 4e-3 with 0.1, at an edge where it rises; then at 8e-3."""
+        return 0.1 + 50 * one.run.hypers.lr - abs(one.run.hypers.weight_decay - 0.1)
+
+    finish(root, sweep.runs, score)
+    done = list(sweep.runs)
+    for purpose, lr in (("selection", 8e-3), ("sweep", 8e-3), ("twin", 8e-3)):
+        more = followups(done, store.read_sweep(root)[0])
+        assert {one.about["purpose"] for one in more} == {purpose}
+        assert {(one.run.hypers.lr, one.run.hypers.weight_decay) for one in more} == {(lr, 0.1)}
+        assert {one.overrides["optim.weight_decay"] for one in more} == {0.1}
+        finish(root, more, score)
+        done += more
+    assert followups(done, store.read_sweep(root)[0]) == []
+    (cell,) = cells.gather(store.read_sweep(root)[0])
+    assert len(cell.cell.seeds) == 3
+
+
+def test_a_wider_grid_that_a_kill_left_incomplete_is_completed(tmp_path):
+    body = TUNED + '    config.tune.widen = 1\n    config.tune.lrs = "1e-3,2e-3"\n'
+    sweep, root = planned(tmp_path, body), tmp_path / "staged"
+    finish(root, sweep.runs, lambda one: 0.2 + 100 * one.run.hypers.lr)
+    more = followups(sweep.runs, store.read_sweep(root)[0])
+    assert len(more) == 2
+    finish(root, more[:1], lambda one: 0.9)
+    again = followups(sweep.runs, store.read_sweep(root)[0])  # the next launch knows the grid alone
+    assert {one.run.hash for one in again} == {one.run.hash for one in more}
+
+
+def test_what_was_trained_for_itself_may_be_a_twin_later(tmp_path):
+    """First 100 steps, then 50 with twins, in one directory."""
+    root = tmp_path / "staged"
+    loops = "    for s in (0, 1):\n        add({'train.seed': s, 'train.data_seed': s})"
+    long = planned(tmp_path, "    config.train.n_steps = 100\n", loops)
+    finish(root, long.runs, lambda one: 0.5)
+    short = planned(tmp_path, "    config.converge.confirm = True\n", loops)
+    finish(root, short.runs, lambda one: 0.4)
+    twins = followups(short.runs, store.read_sweep(root)[0])
+    assert {one.run.hash for one in twins} == {one.run.hash for one in long.runs}
+    assert followups(short.runs + twins, store.read_sweep(root)[0]) == []
+
+
 def test_an_older_grid_in_the_directory_takes_part_in_the_choice(tmp_path):
     """The tables choose among all runs that are there; a stage that did not would run others."""
     sweep, root = planned(tmp_path), tmp_path / "staged"
     finish(root, sweep.runs, peaked)
     newer = planned(tmp_path, TUNED.replace("1e-3,2e-3,4e-3", "1e-3,4e-3"))
-    reported = followups(newer.runs, store.read_sweep(root)[0])
+    there = followups(newer.runs, store.read_sweep(root)[0])  # all of them are over
+    assert {one.run.hypers.lr for one in there} == {2e-3}
+    reported = followups(newer.runs + there, store.read_sweep(root)[0])
     assert hypers(reported) == {(2e-3, 0), (2e-3, 1), (2e-3, 2)}
     (cell,) = cells.gather(store.read_sweep(root)[0])
     assert cell.cell.lr == 2e-3
@@ -166,6 +216,7 @@ def test_an_older_grid_in_the_directory_takes_part_in_the_choice(tmp_path):
         ('    add({"optim.lr": 1e-3})', [], "optim.lr"),
         ('    add({"train.seed": 1})', [], "train.seed"),
         ("    add({})", ["optim.lr=1e-3"], "--config.optim.lr"),
+        ('    add({"tune.lrs": "", "tune.n_reported": 9})', [], "tune.n_reported"),
     ],
 )
 def test_what_tuning_sets_cannot_be_set_as_well(tmp_path, sweep, flags, key):

@@ -269,3 +269,27 @@ def test_a_twin_that_diverges_has_moved() -> None:
     others[1] = dataclasses.replace(others[1], status="diverged", test=math.nan)
     got = cell(runs(tests), R2, others)
     assert (got.status, got.reason) == ("unconverged", "budget")
+
+
+def test_survivors_are_not_ranked() -> None:
+    """Three of eight seeds diverge where no value counts as solved."""
+    tests = [2.9] * 8
+    results = [
+        dataclasses.replace(r, status="diverged", test=math.nan) if r.seed > 4 else r
+        for r in runs(tests, down=True)
+    ]
+    got = cell(results, TEXT, twins([0.0] * 5, tests[:5]))
+    assert (got.status, got.reason, got.diverged) == ("unconverged", "seeds_diverged", 3)
+
+
+def test_a_seed_that_solves_the_task_with_twice_the_steps_is_a_move() -> None:
+    """The mean moves by no more than its standard error, and yet it is a phase change."""
+    tests = [0.6] * 5
+    got = cell(runs(tests), R2, twins([0.4, 0, 0, 0, 0], tests))
+    assert got.twin is not None and abs(got.twin.change) <= got.twin.allowed + 1e-12
+    assert (got.status, got.reason) == ("unconverged", "budget")
+
+
+def test_a_grid_of_tiny_steps_shows_nothing() -> None:
+    near = [run(0.5, lr, s) for lr in (1e-3, 1.1e-3) for s in range(2)]
+    assert cell(near, R2).reason == "lr_edge"

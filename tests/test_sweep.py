@@ -474,3 +474,22 @@ def test_the_dry_run_tells_the_later_stages(
     assert (f"then up to {twins} runs with twice the steps" in lines) == bool(twins)
     once = plan.dry_run_json(swept(tmp_path, loops, ""))["estimate"]["core_seconds"]
     assert (plan.dry_run_json(sweep)["estimate"]["core_seconds"] > once) == bool(body)
+
+
+@pytest.mark.parametrize("policies", ["('d_ff', 'none')", "('none', 'd_ff')"])
+def test_a_model_that_no_policy_changes_is_known_as_unmatched(
+    tmp_path: Path, policies: str
+) -> None:
+    """Whatever the order of the loops: so it is compared under every policy."""
+    loops = (
+        f"for p in {policies}:\n    for k in (8, 1):\n"
+        "        add({'match.policy': p, 'model.n_kv_heads': k})"
+    )
+    body = "c.model.n_heads = 8\nc.model.d_ff = 64\nc.model.residual = True\n"
+    body += "c.match.to = 'n_kv_heads=8'"
+    sweep = swept(tmp_path, loops, body)
+    assert sorted((p.about["variant"], p.about["match"]) for p in sweep.runs) == [
+        ("MHA", "none"),
+        ("MQA", "d_ff"),
+        ("MQA", "none"),
+    ]

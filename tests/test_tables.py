@@ -241,8 +241,9 @@ def test_the_command(tmp_path: Path) -> None:
     done = command(str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [
-        str(tmp_path / f"{name}.csv")
-        for name in ("runs", "frontier", "comparisons", "heads", "timing")
+        str(tmp_path / name)
+        for name in ("runs.csv", "frontier.csv", "comparisons.csv", "order.txt", "heads.csv")
+        + ("timing.csv",)
     ]
     assert done.stderr == f"{tmp_path}: no finished run, so there is no figure yet\n"
     assert command("--help").returncode == 0

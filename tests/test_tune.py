@@ -75,3 +75,9 @@ def test_a_grid_grows_by_its_own_step_and_not_for_ever():
     assert TUNING.wider((5e-4, *TUNING.lrs, 8e-3), "high") is None
     # A rate between those of the grid, of an older one, does not make it wider.
     assert TUNING.wider((1e-3, 1.5e-3, 2e-3, 3e-3, 4e-3), "high") == pytest.approx(5.33333e-3)
+
+
+@pytest.mark.parametrize("grid", [[1e-3, 2e-3], (1e-3, 2e-3), 1e-3])
+def test_a_grid_that_is_no_string_is_told_how_to_write_one(grid):
+    (problem,) = schema.resolve(plain(tune__lrs=grid))[1]
+    assert 'write it like "1e-3,2e-3,4e-3,8e-3"' in str(problem)

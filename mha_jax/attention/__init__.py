@@ -22,7 +22,8 @@ A mixer moves information between positions. Its module holds
                                   decoding), "state_elements" (kept for a sequence however long it
                                   is), and forward operations: "flops" (a token, products with
                                   parameters) and "flops_per_key" (a pair of query and key); the
-                                  dry run calls it, which imports jax if the module does
+                                  dry run calls it, which imports jax if the module does; a run
+                                  whose model has other parameters than were told fails
 
 `core.py` holds the pure functions; `grouped.py` is MHA, GQA and MQA, whose cost is in
 `mha_jax/cost.py`, which imports no jax.

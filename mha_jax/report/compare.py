@@ -18,6 +18,8 @@ Rules (they hold for every table of comparisons):
   swap them.
 - No difference shown is no proof of equality: the verdict names the difference that the table had
   80 % power to show.
+- Cells whose learning rates come from different grids are not ranked. A grid that was widened is
+  still the same one.
 
 All differences equal: at zero p is 1; elsewhere it is 0 and the interval a point, the limits of the
 t test. This happens where neither outcome depends on the seed. Differences below `RESOLUTION` are
@@ -62,6 +64,7 @@ class Pair:
     metric: str
     direction: str  # max | min
     tolerance: float = 0.0  # on `scale`: a difference up to this is none
+    unlike: str = ""  # why they are not tuned alike; "": they are
 
     @property
     def scale(self) -> str:
@@ -77,16 +80,14 @@ class Pair:
         return self._subtract(self.a.values, self.b.values)
 
     def is_reordered(self) -> bool:
-        """Whether the doubled budget contradicts the mean difference, or could. False where it was
-        not run for both cells, or for none of their seeds.
+        """Whether the doubled budget contradicts the mean difference, or could. A cell for which it
+        was not run, since it reaches its ceiling, stays as it is.
 
         It could where the cells' means moved, together, by no less than what they differ by.
         """
         a, b = self.a, self.b
-        if a.twin is None or b.twin is None:
-            return False
-        doubled = self._subtract(a.twin, b.twin)
-        moves = [self._subtract(side.twin or {}, side.values) for side in (a, b)]
+        doubled = self._subtract(a.twin or a.values, b.twin or b.values)
+        moves = [self._subtract(side.twin or side.values, side.values) for side in (a, b)]
         if not (doubled and all(moves)):
             return False
         mean = statistics.fmean(self.differences())
@@ -197,6 +198,8 @@ def _not_ranked(pair: Pair, n_pairs: int) -> str:
     open_ = [f"{k} {s.status} ({s.reason})" for k, s in sides.items() if s.status != "converged"]
     if open_:
         return f"not ranked: {', '.join(open_)}"
+    if pair.unlike:
+        return f"not ranked: {pair.unlike}"
     if pair.a.reason == pair.b.reason == "solved":
         return "not ranked: both solved"
     if n_pairs < MIN_SEEDS_RANKED:
@@ -205,10 +208,12 @@ def _not_ranked(pair: Pair, n_pairs: int) -> str:
 
 
 def _verdict(pair: Pair, mean: float, p_holm: float, mdd: float) -> str:
+    if mdd == mean == 0:
+        return "not distinguishable (equal on every seed)"
     if p_holm > ALPHA:
-        return f"not distinguishable (a difference of {mdd:.2g} or more would have been seen)"
+        return f"not distinguishable (a difference of {mdd:.2g} is seen with {POWER:.0%} power)"
     if abs(mean) <= pair.tolerance:
-        return f"not distinguishable (a difference up to {pair.tolerance:g} counts as none)"
+        return f"no difference above {pair.tolerance:g}, up to which it counts as none"
     if pair.is_reordered():
         return "not ranked: a doubled budget would reorder them"
     return f"{'A' if (mean > 0) == (pair.direction == 'max') else 'B'} is better"

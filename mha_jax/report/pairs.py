@@ -24,12 +24,8 @@ def comparison_rows(gathered: Sequence[CellRuns]) -> list[dict[str, Any]]:
     reference without matching takes part under every policy. p is adjusted over the rows of a task
     and policy.
     """
-    tables: dict[Any, list[CellRuns]] = {}
-    for c in gathered:
-        for policy in _policies(c, gathered):
-            tables.setdefault((c.static.task, policy), []).append(c)
     rows = []
-    for (_, policy), members in tables.items():
+    for (_, policy, _), members in groups(gathered).items():
         asked = [(a, b) for a, b in itertools.combinations(members, 2) if _budget(a) == _budget(b)]
         pairs = [pair(a, b) for a, b in asked]
         for (a, b), one, found in zip(asked, pairs, compare(pairs), strict=True):
@@ -49,20 +45,42 @@ def comparison_rows(gathered: Sequence[CellRuns]) -> list[dict[str, Any]]:
     return rows
 
 
+def groups(gathered: Sequence[CellRuns]) -> dict[tuple[Any, str, str], list[CellRuns]]:
+    """Cells by task, policy of matching and the model that is matched ("" with policy none)."""
+    found: dict[tuple[Any, str, str], list[CellRuns]] = {}
+    for c in gathered:
+        for policy, to in _policies(c, gathered):
+            found.setdefault((c.static.task, policy, to), []).append(c)
+    return found
+
+
 def pair(a: CellRuns, b: CellRuns) -> Pair:
     """Two cells with the same metric, each at its own learning rate."""
     tol = max(run.about["converge"]["tol"] for run in (*a.runs, *b.runs))
     tolerance = verdict.tolerance(tol, a.spec)
-    return Pair(_side(a), _side(b), a.spec.metric, a.spec.direction, tolerance)
+    unlike = "" if _grid(a) == _grid(b) else "tuned on different learning rates"
+    return Pair(_side(a), _side(b), a.spec.metric, a.spec.direction, tolerance, unlike)
 
 
-def _policies(c: CellRuns, gathered: Sequence[CellRuns]) -> list[str]:
-    """The policies under whose heading a cell is compared."""
+def _grid(c: CellRuns) -> tuple[float, ...]:
+    """The learning rates that a cell was to be tried with."""
+    told = c.runs[0].about["tune"]
+    return tuple(told["lrs"]) if told else c.cell.choice.grid
+
+
+def _policies(c: CellRuns, gathered: Sequence[CellRuns]) -> list[tuple[str, str]]:
+    """The policies, and what they match to, under whose heading a cell is compared."""
     about = c.runs[0].about
+    own = _policy(about)
     if about["match"] != "none" or about["params_ratio"] != 1:
-        return [about["match"]]
+        return [own]
     others = [other.runs[0].about for other in gathered if other.static.task == c.static.task]
-    return list(dict.fromkeys(["none", *(other["match"] for other in others)]))
+    alike = [_policy(other) for other in others if other["match_to"] == about["match_to"]]
+    return list(dict.fromkeys([own, *alike]))
+
+
+def _policy(about: dict[str, Any]) -> tuple[str, str]:
+    return about["match"], "" if about["match"] == "none" else about["match_to"]
 
 
 def _documents(a: CellRuns, b: CellRuns) -> dict[str, Any]:

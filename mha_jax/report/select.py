@@ -11,6 +11,8 @@ from mha_jax.report import verdict
 from mha_jax.report.result import Result
 from mha_jax.tasks import TaskSpec
 
+_LEAST_STEP = 1.5  # between rates
+
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
@@ -24,10 +26,14 @@ class Choice:
     edge_gain: float | None  # at an edge: how much better than the rate next to it, on the scale
 
     def rises_at_edge(self, tol: float, spec: TaskSpec) -> bool:
-        """Whether the best rate may lie beyond the grid: the last step of it still gained more than
-        what counts as no change.
+        """Whether the best rate may lie beyond the grid: it is at an edge, and the last step of the
+        grid, of a factor of 1.5 or more, still gained more than what counts as no change. A smaller
+        step shows nothing.
         """
-        return self.edge_gain is not None and self.edge_gain > verdict.tolerance(tol, spec)
+        if self.edge_gain is None:
+            return False
+        low, high = self.grid[:2] if self.edge == "low" else self.grid[-2:]
+        return high < _LEAST_STEP * low or self.edge_gain > verdict.tolerance(tol, spec)
 
 
 def choose(results: Sequence[Result], spec: TaskSpec) -> Choice:

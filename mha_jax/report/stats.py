@@ -104,6 +104,7 @@ def cell(
         rises_at_edge=choice.rises_at_edge(tol, spec),
         twin_moved=paired.moved if paired else None,
         n_seeds=len(successes),
+        n_diverged=n_diverged,
         success_rate=success_rate,
         worse_end=low if spec.direction == "max" else high,
         any_done=bool(test),

@@ -24,11 +24,13 @@ class Twin:
     change: float | None  # mean paired change of the validation metric on the scale; > 0: better
     allowed: float  # the larger of the tolerance and the standard error of that change
     tests: Mapping[tuple[int, int], float]  # (seed, data seed) -> test metric of the twin
+    crossed: bool  # some seed solves the task with one budget and not with the other
 
     @property
     def moved(self) -> bool:
-        """Whether the cell was not converged. A twin that diverged has moved."""
-        return self.change is None or abs(self.change) > self.allowed
+        """Whether the cell was not converged. A twin that diverged has moved, and one of which
+        another seed solves the task."""
+        return self.change is None or self.crossed or abs(self.change) > self.allowed
 
 
 def twin(
@@ -55,8 +57,9 @@ def twin(
     tests = {other.pair: other.test for other in done}
     validation = statistics.fmean(other.validation for other in done) if done else None
     if len(done) < len(found):
-        return Twin(validation, None, tolerance, tests)
+        return Twin(validation, None, tolerance, tests, crossed=False)
     changes = [verdict.gain(other.validation, r.validation, spec) for r, other in found]
     n = len(changes)
     error = statistics.stdev(changes) / math.sqrt(n) if n > 1 else 0.0
-    return Twin(validation, statistics.fmean(changes), max(tolerance, error), tests)
+    crossed = any(r.solved(spec) != other.solved(spec) for r, other in found)
+    return Twin(validation, statistics.fmean(changes), max(tolerance, error), tests, crossed)

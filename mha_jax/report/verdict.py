@@ -13,12 +13,13 @@ REASONS = {
     "diverged": "every run diverged",
     "unfinished_runs": "some runs are not finished",
     "failed_runs": "some runs failed",
-    "budget": "twice the steps change it",
+    "budget": "twice the steps change it, or diverge",
     "one_lr": "one learning rate",
     "lr_edge": "still rising at the edge of the learning rates",
     "seeds_split": "some seeds solve it, some do not",
+    "seeds_diverged": "some seeds diverge",
     "one_seed": "one seed",
-    "no_twin": "twice the steps not tried",
+    "no_twin": "no result of twice the steps",
 }
 CEILING_TOLERANCE = 0.01  # how near to its ceiling a score counts as having reached it
 MIN_SEEDS_SPLIT = 3  # seeds from which "some solve it, some do not" is said
@@ -70,6 +71,7 @@ def status(
     rises_at_edge: bool,
     twin_moved: bool | None,
     n_seeds: int,
+    n_diverged: int,
     success_rate: float | None,
     worse_end: float | None,
     any_done: bool,
@@ -94,6 +96,8 @@ def status(
         return "unconverged", "lr_edge"
     if success_rate is not None and 0 < success_rate < 1 and n_seeds >= MIN_SEEDS_SPLIT:
         return "unconverged", "seeds_split"
+    if n_diverged:
+        return "unconverged", "seeds_diverged"
     if worse_end is None:
         return "unverified", "one_seed"
     # The mean over read-out heads may pass `solved_at` while one head does not: success is judged
