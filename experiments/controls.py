@@ -7,7 +7,7 @@ Each of these tasks needs one attention pattern a layer, so one head is enough, 
 the same width are only narrower. A sweep that finds an advantage of many heads here has found
 something else: too few steps, an untuned learning rate.
 
-NUMBERS
+:full has not been run to its end yet; the dry run tells its size.
 """
 
 from ml_collections import ConfigDict

@@ -9,7 +9,7 @@ shape). To be seen: the error falls by a decade or more from D - 1 to D heads an
 grows with the length below D heads and not from D on; with two layers the fall is where layers *
 heads reaches D (conjecture).
 
-NUMBERS
+:full has not been run to its end yet; the dry run tells its size.
 """
 
 from ml_collections import ConfigDict

@@ -8,7 +8,7 @@ widened (Zadouri, Strauss and Dao 2025) GQA does. Here each model is compared wi
 with its savings given to the MLP, to the width and to the number of layers. `comparisons.csv` holds
 the paired differences under each policy; no flip at this size is an answer too.
 
-NUMBERS
+:full has not been run to its end yet; the dry run tells its size.
 """
 
 from ml_collections import ConfigDict

@@ -8,7 +8,7 @@ counts are small at this size, so every model is paired by seed, `comparisons.cs
 smallest difference that would have been seen, and its bootstrap over held-out topics tells whether
 a difference holds beyond these topics. A null is stated as a null.
 
-NUMBERS
+:full has not been run to its end yet; the dry run tells its size.
 """
 
 from ml_collections import ConfigDict

@@ -108,6 +108,14 @@ def dry_run_table(sweep: Sweep) -> str:
         lines += [
             f"then {_count(later['reported'], 'run')} at the learning rates that these choose"
         ]
+    n_wider = max(
+        (one.about["tune"]["widen"] for one in sweep.runs if one.about["tune"]), default=0
+    )
+    if n_wider:
+        rates = _count(n_wider, "more rate")
+        lines += [
+            f"  and up to {rates} of a model whose best one lies at a rising edge of its grid"
+        ]
     if later["twins"]:
         lines += [f"then up to {_count(later['twins'], 'run')} with twice the steps"]
     lines += [

@@ -235,3 +235,10 @@ def test_documents_of_a_text(tmp_path: Path) -> None:
         ("2 heads, MHA", "b", 10, 2),
     ]
     assert [r["bits"] for r in found] == pytest.approx([6, 3, 5, 2.5])
+    assert told(tmp_path).splitlines() == [
+        "text (bits per byte, lower is better)",
+        "not ranked: 2 heads, MHA 2.5 (no result of twice the steps)",
+        "    at this budget ahead of the next by 0.5 (95 % interval 0.5 to 0.5, over 2 documents"
+        " 0.5 to 1); 0 is seen with 80% power",
+        "not ranked: 1 head, MHA 3 (no result of twice the steps)",
+    ]

@@ -445,7 +445,7 @@ MODELS = "for n in (2, 4, 8):\n    add({'model.n_heads': n})"
     ("body", "loops", "reported", "twins"),
     [
         ("", MODELS, 0, 0),
-        ("c.tune.lrs = '1e-3,2e-3'\nc.tune.n_reported = 3", MODELS, 9, 0),
+        ("c.tune.lrs = '1e-3,2e-3'\nc.tune.n_reported = 3\nc.tune.widen = 1", MODELS, 9, 0),
         (
             "c.tune.lrs = '1e-3,2e-3'\nc.tune.n_reported = 3\nc.converge.confirm = True",
             MODELS,
@@ -472,6 +472,8 @@ def test_the_dry_run_tells_the_later_stages(
         reported
     )
     assert (f"then up to {twins} runs with twice the steps" in lines) == bool(twins)
+    wider = "  and up to 1 more rate of a model whose best one lies at a rising edge of its grid"
+    assert (wider in lines) == ("widen" in body)
     once = plan.dry_run_json(swept(tmp_path, loops, ""))["estimate"]["core_seconds"]
     assert (plan.dry_run_json(sweep)["estimate"]["core_seconds"] > once) == bool(body)
 

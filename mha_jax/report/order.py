@@ -19,6 +19,7 @@ from typing import Any
 
 from mha_jax.report import pairs, verdict
 from mha_jax.report.cells import CellRuns
+from mha_jax.report.compare import POWER
 from mha_jax.report.look import METRICS
 
 Row = dict[str, Any]
@@ -63,12 +64,15 @@ def _block(heading: str, members: Sequence[CellRuns], found: Found) -> list[str]
         if j > i + 1 and unseen and step.startswith("better"):
             step = step.replace("the next", ranked[j].label, 1)
             lines.append(f"  and {ranked[i].label} is {step}")
+    others = [c for c in members if c.cell.status != "converged" and c.cell.mean is not None]
+    others.sort(key=_height, reverse=spec.direction == "max")
+    for c, after in itertools.zip_longest(others, others[1:]):
+        reason = verdict.REASONS[c.cell.reason]
+        lines.append(f"not ranked: {c.label} {c.cell.mean:.4g} ({reason})")
+        lines += [f"    {_so_far(c, after, found)}"] if after is not None else []
     for c in members:
-        reason = verdict.REASONS.get(c.cell.reason, "")
         if c.cell.mean is None:
-            lines.append(f"no result: {c.label} ({reason})")
-        elif c.cell.status != "converged":
-            lines.append(f"not ranked: {c.label} {c.cell.mean:.4g} ({reason})")
+            lines.append(f"no result: {c.label} ({verdict.REASONS[c.cell.reason]})")
     return lines
 
 
@@ -84,11 +88,27 @@ def _step(c: CellRuns, after: CellRuns, found: Found) -> str:
         return "not compared: another budget"
     if not row["verdict"].endswith("is better"):
         return row["verdict"]
-    ends = [row["mean_difference"], row["ci_low"], row["ci_high"]]
-    if row["config_hash_a"] != c.static_hash:
-        ends = [-ends[0], -ends[2], -ends[1]]
-    if c.spec.direction == "min":
-        ends = [-ends[0], -ends[2], -ends[1]]
+    return f"better than the next by {_ahead(c, row)}"
+
+
+def _so_far(c: CellRuns, after: CellRuns, found: Found) -> str:
+    """The difference of two cells that are not ranked, which more steps may change."""
+    row = found.get(frozenset((c.static_hash, after.static_hash)))
+    if row is None or row["mdd"] is None:
+        return "not compared: another budget, or fewer than two seeds"
+    seen = f"{row['mdd']:.2g} is seen with {POWER:.0%} power"
+    return f"at this budget ahead of the next by {_ahead(c, row)}; {seen}"
+
+
+def _ahead(c: CellRuns, row: Row) -> str:
+    """By how much a cell is better than the other one of a comparison; over seeds, and over the
+    documents of a text.
+    """
+    sign = 1 if (row["config_hash_a"] == c.static_hash) == (c.spec.direction == "max") else -1
+    low, high = sorted(sign * row[end] for end in ("ci_low", "ci_high"))
     of = "" if row["metric"] == c.spec.metric else f" of {row['metric']}"
-    difference, low, high = (f"{end:.2g}" for end in ends)
-    return f"better than the next by {difference}{of} (95 % interval {low} to {high})"
+    told = f"{sign * row['mean_difference']:.2g}{of} (95 % interval {low:.2g} to {high:.2g}"
+    if row["n_documents"]:
+        low, high = sorted(sign * row[end] for end in ("documents_low", "documents_high"))
+        told += f", over {row['n_documents']} documents {low:.2g} to {high:.2g}"
+    return told + ")"
