@@ -100,7 +100,8 @@ def test_only_cells_of_one_task_and_budget(tmp_path: Path) -> None:
     for spec in specs:
         make_cell(tmp_path, spec, [0.5])
     (row,) = read(tmp_path)
-    assert (row["cell_a"], row["cell_b"][:7]) == ("2 heads, MHA", "4 heads")
+    assert row["cell_a"] == "2 heads, MHA, 1000 steps"
+    assert row["cell_b"] == "4 heads, MHA, 2000 steps, batch_size 32"
     assert row["config_hash_b"] == config.static_hash(specs[1])
 
 

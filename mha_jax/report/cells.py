@@ -138,13 +138,19 @@ def model_fields(model: config.ModelSpec) -> dict[str, Any]:
 
 
 def _labels(firsts: Sequence[StoredRun]) -> dict[str, str]:
-    """A label for each cell, given one run of each. Cells of a task that would share one name what
-    differs between them.
+    """A label for each cell, given one run of each. Where the cells of a task differ in their number
+    of steps every one names it; those that would share a label name what differs between them.
     """
+    steps: dict[Any, set[int]] = {}
+    for run in firsts:
+        static = run.run.static
+        steps.setdefault(static.task, set()).add(static.train.n_steps)
     by_label: dict[tuple[Any, str], list[StoredRun]] = {}
     for run in firsts:
         heads = per_layer(run.run.static.model, "n_heads")
         label = f"{heads} head{'' if heads == 1 else 's'}, {variant(run)}"
+        if len(steps[run.run.static.task]) > 1:
+            label += f", {run.run.static.train.n_steps} steps"
         by_label.setdefault((run.run.static.task, label), []).append(run)
     out = {}
     for (_, label), runs in by_label.items():
