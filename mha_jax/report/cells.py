@@ -138,8 +138,9 @@ def model_fields(model: config.ModelSpec) -> dict[str, Any]:
 
 
 def _labels(firsts: Sequence[StoredRun]) -> dict[str, str]:
-    """A label for each cell, given one run of each. Where the cells of a task differ in their number
-    of steps every one names it; those that would share a label name what differs between them.
+    """A label for each cell, given one run of each. Where the cells of a task differ in their
+    number of steps every one names it; those that would share a label name what differs between
+    them.
     """
     steps: dict[Any, set[int]] = {}
     for run in firsts:
