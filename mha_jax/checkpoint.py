@@ -50,7 +50,7 @@ class Checkpoints:
     """The checkpoints of one run. One process may save; any number may restore meanwhile."""
 
     def __init__(
-        self, run_dir: Path, *, keep: int, config_hash: str, pinned: int | None = None
+        self, run_dir: str | Path, *, keep: int, config_hash: str, pinned: int | None = None
     ) -> None:
         """Touches nothing on the disk.
 
@@ -65,7 +65,7 @@ class Checkpoints:
         """
         if keep < 1:
             raise ValueError(f"keep={keep} must be at least 1")
-        self._root = run_dir / "checkpoints"
+        self._root = Path(run_dir) / "checkpoints"
         self._keep, self._config_hash, self._pinned = keep, config_hash, pinned
         self._unusable: set[int] = set()  # found so by `restore`: they do not count as kept
         self._cleaned = False
