@@ -201,7 +201,7 @@ class _Row:
         )
         steps = " or ".join(f"{n:,}" for n in sorted({c.static.train.n_steps for c in self.cells}))
         words = [f"parameters {matching}", f"{steps} steps"]
-        params = ", ".join(f"{k} {v}" for k, v in static.task.params if isinstance(v, int))
+        params = ", ".join(f"{k} {v}" for k, v in static.task.params if v not in (0, False, ""))
         words += [params] if params else []
         missing = "; ".join(f"{c.label} ({_fate(c)})" for c in self.cells if not c.cell.seeds)
         lines = [f"not drawn: {missing}"] if missing else []
