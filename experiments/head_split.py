@@ -7,7 +7,7 @@ The head split is a reshape: at a fixed width every head count has the same para
 same seed, starts from bitwise the same ones. What differs is only how many softmaxes read them.
 
 Seen with :full (20 seeds and rates that choose, 20 runs that are reported, 10 with twice the steps;
-368 s on 2 cores, :quick 20 s), test accuracy and its 95 % interval:
+368 s on 2 cores that did other work as well, :quick 20 s), test accuracy and its 95 % interval:
 
     heads      1              2              4        8
     accuracy   .549 +- .002   .766 +- .008   1.000    1.000

@@ -7,8 +7,8 @@
 them, a narrower one sees a projection. At a fixed d_model more heads are narrower; at a fixed
 d_head they are not, and cost parameters. Heads that share keys are compared below the cliff.
 
-Seen with :full (911 s on 2 cores; the rate chosen of four on 2 seeds, mean of 5 other seeds; every
-cell converged, R^2):
+Seen with :full (911 s on 2 cores that did other work as well; the rate chosen of four on 2 seeds,
+mean of 5 other seeds; every cell converged, R^2):
 
     heads, of width       1, 64   2, 32   4, 16   8, 8    16, 4    1, 16   2, 16   8, 16
     R^2                   .982    .983    .983    .533    .378     .981    .982    .983

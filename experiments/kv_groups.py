@@ -7,8 +7,8 @@ All query heads stay; they share fewer and fewer keys and values. Heads that onl
 questions of the same tokens can share; heads that need other keys or values cannot, once n_kv_heads
 * d_head has less room than the task needs.
 
-Seen with :full (616 s on 2 cores, :quick 30 s; the rate chosen on 2 seeds, mean of 5 other seeds;
-cells that twice the steps move are marked *, and are not ranked):
+Seen with :full (616 s on 2 cores that did other work as well, :quick 30 s; the rate chosen on 2
+seeds, mean of 5 other seeds; cells that twice the steps move are marked *, and are not ranked):
 
     kv heads                                   16     8      4      2      1
     relations, 16 heads of width 4, accuracy   1.000  1.000  1.000  .998   .712*

@@ -36,13 +36,13 @@ from collections.abc import Mapping, Sequence
 
 from mha_jax.report.intervals import t_interval
 from mha_jax.report.stats import MIN_SEEDS_RANKED
+from mha_jax.report.verdict import on_scale
 
 Values = Mapping[tuple[int, int], float]  # (seed, data_seed) -> a run's test metric
 
 ALPHA = 0.04
 POWER = 0.8
 RESOLUTION = 1e-6  # metrics are float32 means: eps 1.2e-7, and a few roundings
-_SMALLEST_ERROR = 1e-14  # squared rounding of float32: below it an nmse says nothing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,11 +69,7 @@ class Pair:
     @property
     def scale(self) -> str:
         """What is subtracted: the metric, or its log10."""
-        return f"log10 {self.metric}" if self._is_log else self.metric
-
-    @property
-    def _is_log(self) -> bool:
-        return self.metric == "nmse"
+        return f"log10 {self.metric}" if self.metric == "nmse" else self.metric
 
     def differences(self) -> list[float]:
         """A - B for each seed that both have a finite value of, by seed, on `scale`."""
@@ -98,11 +94,9 @@ class Pair:
         shared = sorted(
             s for s in a.keys() & b.keys() if math.isfinite(a[s]) and math.isfinite(b[s])
         )
-        differences = [self._at(a[s]) - self._at(b[s]) for s in shared]
+        at = [[on_scale(side[s], self.metric) for s in shared] for side in (a, b)]
+        differences = [of_a - of_b for of_a, of_b in zip(*at, strict=True)]
         return [d if abs(d) >= RESOLUTION else 0.0 for d in differences]
-
-    def _at(self, value: float) -> float:
-        return math.log10(max(value, _SMALLEST_ERROR)) if self._is_log else value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -78,7 +78,7 @@ def _block(heading: str, members: Sequence[CellRuns], found: Found) -> list[str]
 
 def _height(c: CellRuns) -> float:
     """Where a cell stands, on the scale on which cells are compared."""
-    return statistics.fmean(verdict.on_scale(seed.test, c.spec) for seed in c.cell.seeds)
+    return statistics.fmean(verdict.on_scale(seed.test, c.spec.metric) for seed in c.cell.seeds)
 
 
 def _step(c: CellRuns, after: CellRuns, found: Found) -> str:

@@ -21,24 +21,21 @@ REASONS = {
     "one_seed": "one seed",
     "no_twin": "no result of twice the steps",
 }
+_SMALLEST_ERROR = 1e-14  # squared rounding of float32: below it an nmse says nothing
 CEILING_TOLERANCE = 0.01  # how near to its ceiling a score counts as having reached it
 MIN_SEEDS_SPLIT = 3  # seeds from which "some solve it, some do not" is said
 
 
-def on_scale(value: float, spec: TaskSpec) -> float:
-    """A metric on the scale on which differences are judged. The errors of the task's models span
+def on_scale(value: float, metric: str) -> float:
+    """A metric on the scale on which differences are judged. The errors of a task's models span
     decades where the metric is an nmse, so it is its log10.
     """
-    if spec.metric != "nmse":
-        return value
-    return math.log10(value) if value > 0 else -math.inf
+    return math.log10(max(value, _SMALLEST_ERROR)) if metric == "nmse" else value
 
 
 def gain(value: float, other: float, spec: TaskSpec) -> float:
     """How much better `value` is than `other`, on the scale."""
-    if value == other:
-        return 0.0
-    difference = on_scale(value, spec) - on_scale(other, spec)
+    difference = on_scale(value, spec.metric) - on_scale(other, spec.metric)
     return difference if spec.direction == "max" else -difference
 
 

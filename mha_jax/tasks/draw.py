@@ -40,6 +40,20 @@ def integers(bits: Any, high: Any) -> Any:
     return (bits % jnp.uint32(high)).astype(jnp.int32)
 
 
+def uniform(bits: Any) -> Any:
+    """Float32 of [0, 1), one from each uint32: multiples of 2^-24, none of which rounds to 1."""
+    import jax.numpy as jnp
+
+    return (bits >> 8).astype(jnp.float32) * 2.0**-24
+
+
+def exponential(bits: Any) -> Any:
+    """Exponential numbers of rate 1, float32, one from each uint32."""
+    import jax.numpy as jnp
+
+    return -jnp.log1p(-uniform(bits))
+
+
 def ranks(bits: Any, count: int | None = None) -> Any:
     """Random permutations of 0..m-1 along the last axis, or their first `count` entries, as int32.
 

@@ -115,7 +115,7 @@ def sample(key: Any, constants: dict[str, Any], cfg: Config, n: int) -> Batch:
     del constants
     length = 2 * cfg.n_pairs
     step_bits, type_bits = draw.columns(key, n, length, length)
-    uniform_bt = (step_bits >> 8).astype(jnp.float32) / 2**24
+    uniform_bt = draw.uniform(step_bits)
     share = jnp.asarray(p_open(cfg.n_pairs, cfg.max_depth), jnp.float32)
 
     def step(depth_b: Any, now: tuple[Any, Any]) -> tuple[Any, Any]:

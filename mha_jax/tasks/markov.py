@@ -75,16 +75,11 @@ def sample(key: Any, constants: dict[str, Any], cfg: Config, n: int) -> Batch:
     del constants
     length, vocab = cfg.length, cfg.vocab
     row_bits, first_bits, step_bits = draw.columns(key, n, vocab * vocab, 1, length)
-
-    def uniform(bits: Any) -> Any:
-        """Float32 strictly between 0 and 1."""
-        return ((bits >> 8).astype(jnp.float32) + 0.5) * 2.0**-24
-
     # Exponential numbers over their sum are Dirichlet(1). The next symbol is found by inversion for
     # every symbol that the chain may be at, so that the sequential part is one look-up a step.
-    edges_bij = jnp.cumsum(-jnp.log(uniform(row_bits)).reshape(n, vocab, vocab), axis=-1)
+    edges_bij = jnp.cumsum(draw.exponential(row_bits).reshape(n, vocab, vocab), axis=-1)
     edges_bij = edges_bij / edges_bij[..., -1:]
-    passed_btij = edges_bij[:, None, :, :-1] <= uniform(step_bits)[..., None, None]
+    passed_btij = edges_bij[:, None, :, :-1] <= draw.uniform(step_bits)[..., None, None]
     next_bti = jnp.sum(passed_btij, axis=-1, dtype=jnp.int32)
 
     def step(at_b1: Any, next_bi: Any) -> tuple[Any, Any]:

@@ -114,8 +114,7 @@ def sample(key: Any, constants: dict[str, Any], cfg: Config, n: int) -> Batch:
     values_bp = half + draw.ranks(value_bits, pairs)
     # Drawing without replacement is a race of exponential clocks of rates p: the order in which
     # they ring is that of the draws ("Gumbel top-k", Kool et al. 2019, arXiv:1903.06059).
-    uniform_bs = ((slot_bits >> 8).astype(jnp.float32) + 0.5) * 2.0**-24
-    rings_bs = -jnp.log(uniform_bs) / jnp.asarray(p_s, jnp.float32)[None]
+    rings_bs = draw.exponential(slot_bits) / jnp.asarray(p_s, jnp.float32)[None]
     slots_bp = jax.lax.top_k(-rings_bs, pairs)[1]
     where_bp = context + 2 * slots_bp
 
