@@ -185,7 +185,7 @@ def test_the_order_says_which_steps_hold(tmp_path: Path) -> None:
 def test_the_order_of_errors_is_that_of_their_decades(tmp_path: Path) -> None:
     """One seed with a large error has the worse mean, and is better on every other seed."""
     spec = static("d_retrieval", 4)
-    low, high = [1e-3] * 4 + [9e-2], [2e-2, 2.2e-2, 1.9e-2, 2.1e-2, 2e-2]
+    low, high = [1e-3] * 4 + [0.12], [2e-2, 2.2e-2, 1.9e-2, 2.1e-2, 2e-2]
     for at, n_steps in ((spec, 3000), (spec, 6000)):
         make_cell(tmp_path, dataclasses.replace(at, train=_steps(at, n_steps)), low)
     other = static("d_retrieval", 3, d_head=16)
@@ -193,7 +193,7 @@ def test_the_order_of_errors_is_that_of_their_decades(tmp_path: Path) -> None:
         make_cell(tmp_path, dataclasses.replace(other, train=_steps(other, n_steps)), high)
     lines = told(tmp_path).splitlines()
     assert lines[0] == "d_retrieval (NMSE, lower is better)"
-    assert lines[1].split()[:2] == ["4", "heads,"] and float(lines[1].split()[-1]) > 0.018
+    assert lines[1].split()[:2] == ["4", "heads,"] and float(lines[1].split()[-1]) > 0.0204
     assert lines[2].startswith("    not distinguishable")
 
 

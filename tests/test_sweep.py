@@ -495,3 +495,15 @@ def test_a_model_that_no_policy_changes_is_known_as_unmatched(
         ("MQA", "d_ff"),
         ("MQA", "none"),
     ]
+
+
+def test_the_estimate_counts_the_later_stages(tmp_path: Path) -> None:
+    def seconds(body: str) -> float:
+        sweep = swept(tmp_path, MODELS, f"c.tune.lrs = '1e-3,2e-3'\n{body}")
+        return plan.dry_run_json(sweep)["estimate"]["core_seconds"]
+
+    few, many = seconds("c.tune.n_reported = 3"), seconds("c.tune.n_reported = 6")
+    doubled = seconds("c.tune.n_reported = 3\nc.converge.confirm = True")
+    # Three models, three more runs each; a twin makes 1.2 times the steps of its run.
+    compiled = 3 * plan.COMPILE_S
+    assert (doubled - few - compiled) / (many - few) == pytest.approx(1.2, rel=0.02)
