@@ -6,12 +6,13 @@ Nothing outside this file knows that the modules are NNX; parameters are a neste
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 from flax import nnx
 
+from mha_jax.attention.stops import Replacement
 from mha_jax.config import ModelSpec
 from mha_jax.tasks import TaskSpec
 from mha_jax.transformer import Probe, Transformer
@@ -41,10 +42,14 @@ class Model:
         *,
         probe: Probe | None = None,
         head_mask: Sequence[jax.Array] | None = None,
+        kv_mask: Sequence[jax.Array] | None = None,
+        replace: Sequence[Mapping[str, Replacement]] | None = None,
     ) -> tuple[jax.Array, list[Any]]:
         """Outputs, float32 [b, t, o, v], and the probe's results: see `Transformer.__call__`."""
         transformer = nnx.merge(self._graph, nnx.restore_int_paths(params))
-        return transformer(inputs, probe=probe, head_mask=head_mask)
+        return transformer(
+            inputs, probe=probe, head_mask=head_mask, kv_mask=kv_mask, replace=replace
+        )
 
 
 def build(model: ModelSpec, spec: TaskSpec) -> Model:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mha_jax import evaluate, store, train
+from mha_jax import evaluate, given, store, train
+from mha_jax.analysis import addresses
 from mha_jax.checkpoint import Checkpoints
 from mha_jax.tasks import Batch
 
@@ -71,18 +73,44 @@ class LoadedRun:
         """The steps at which there is a checkpoint."""
         return self._checkpoints.steps()
 
-    def apply(self, batch: Any, at: str | int = "last") -> np.ndarray:
-        """The model's outputs, float32 [b, t, o, v].
+    def apply(
+        self,
+        batch: Any,
+        at: str | int = "last",
+        *,
+        want: Sequence[str] | None = None,
+        replace: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """The model's outputs, float32 [b, t, o, v], and what is computed on the way to them.
 
         Args:
           batch: inputs [b, t, ...] as `spec.inputs` says, or a Batch.
           at: which checkpoint.
+          want: addresses such as "l1.n3.z", or stops such as "weights" for all layers and heads:
+            see `mha_jax.analysis.addresses`.
+          replace: address -> array that the model goes on with from there: patching, ablation.
+
+        Returns:
+          The outputs; with `want` a pair of them and a dict: address -> array, stop -> list of
+          arrays, one a layer, with all heads on one axis.
 
         Raises:
-          ValueError: inputs that do not fit the task.
+          ValueError: inputs that do not fit the task, an address that the model does not have, or
+            an array that does not fit its address.
         """
-        inputs = self._checked(batch.inputs if isinstance(batch, Batch) else batch)
-        return np.asarray(self._outputs(self.params(at), inputs))
+        inputs = given.checked(self.run.static, batch.inputs if isinstance(batch, Batch) else batch)
+        params = self.params(at)
+        if want is None and replace is None:
+            return np.asarray(self._outputs(params, inputs))
+        shapes = jax.eval_shape(self._stops, params, inputs, None)[1]
+        for text in want or ():
+            addresses.check(text, shapes)
+        put = addresses.replacements(replace, shapes) if replace else None
+        outputs, layers = self._stops(params, inputs, put)
+        if want is None:
+            return np.asarray(outputs)
+        picked = {text: jax.tree.map(np.asarray, addresses.pick(text, layers)) for text in want}
+        return np.asarray(outputs), picked
 
     def attention(self, of: Any = None, *, at: str | int = "last", index: int = 0) -> AttentionMaps:
         """The attention of every head for one sequence.
@@ -107,7 +135,7 @@ class LoadedRun:
         maps = [np.asarray(w[0]).reshape(-1, *w.shape[3:]) for w in layers]
         return AttentionMaps(
             weights=np.stack(maps) if len({len(w) for w in maps}) == 1 else maps,
-            tokens=self._written(np.asarray(inputs[0]), words_only=isinstance(of, str)),
+            tokens=given.written(self.spec, np.asarray(inputs[0]), words_only=isinstance(of, str)),
             kv_head=[
                 [head // layer.queries_per_kv for head in range(layer.n_heads)]
                 for layer in model.layers
@@ -148,6 +176,15 @@ class LoadedRun:
             )[1]
         )
 
+    @functools.cached_property
+    def _stops(self) -> Any:
+        model = self._program.model
+        return jax.jit(
+            lambda params, inputs, replace: model.apply(
+                params, inputs, probe=lambda stops: stops, replace=replace
+            )
+        )
+
     def _restored(self, at: str | int) -> tuple[Any, int]:
         """Parameters and their step."""
         if at not in self._cache:
@@ -173,57 +210,12 @@ class LoadedRun:
         if isinstance(of, str):
             of = self.run.static.task.encode(of)
         inputs = np.asarray(of.inputs if isinstance(of, Batch) else of)
-        if inputs.ndim == _axes(self.spec.inputs) - 1:
+        if inputs.ndim == given.n_axes(self.spec) - 1:
             inputs = inputs[None]
-        checked = self._checked(inputs)
+        checked = given.checked(self.run.static, inputs)
         if not -len(checked) <= index < len(checked):
             raise ValueError(f"index={index}: there are {len(checked)} sequences")
         return checked[index][None]
-
-    def _checked(self, inputs: Any) -> jax.Array:
-        """Inputs [b, t, ...] in which every number means something; jax would clip an id unseen."""
-        spec, sizes = self.spec, self.spec.input_sizes
-        inputs = np.asarray(inputs)
-        wanted = {
-            "tokens": "[b, t]",
-            "fields": f"[b, t, {len(sizes)}]",
-            "vectors": f"[b, t, {sizes[0]}]",
-        }
-        last = {"fields": len(sizes), "vectors": sizes[0]}.get(spec.inputs)
-        if inputs.ndim != _axes(spec.inputs) or last not in (None, inputs.shape[-1]):
-            raise ValueError(
-                f"inputs of shape {inputs.shape} do not fit: the task "
-                f"{self.run.static.task.name!r} takes {spec.inputs} {wanted[spec.inputs]}"
-            )
-        if spec.inputs != "vectors":
-            if not np.issubdtype(inputs.dtype, np.integer):
-                raise ValueError(f"inputs must be integer ids, not {inputs.dtype}")
-            if np.any((inputs < 0) | (inputs >= np.asarray(sizes))):
-                raise ValueError(f"input ids must be at least 0 and below {sizes}")
-        length = inputs.shape[1] + spec.query_token
-        if 0 in inputs.shape[:2]:
-            raise ValueError("the inputs are empty")
-        if self.run.static.model.positions == "learned" and length > spec.length:
-            raise ValueError(
-                f"{length} positions, but the model has learned {spec.length}: give at most "
-                f"{spec.length - spec.query_token}"
-            )
-        dtype = jnp.float32 if spec.inputs == "vectors" else jnp.int32
-        return jnp.asarray(inputs, dtype)
-
-    def _written(self, inputs: np.ndarray, words_only: bool) -> list[str]:
-        """How the positions of one sequence are written; a text gives the first field alone."""
-        vocab = self.spec.vocab
-
-        def word(first: int, *others: int) -> str:
-            return ":".join([vocab[first] if vocab else str(first), *map(str, others)])
-
-        if self.spec.inputs == "vectors":
-            tokens = [f"x{i}" for i in range(len(inputs))]
-        else:
-            n_fields = 1 if words_only else len(self.spec.input_sizes)
-            tokens = [word(*np.atleast_1d(position)[:n_fields]) for position in inputs]
-        return [*tokens, "query"] if self.spec.query_token else tokens
 
 
 def load_run(directory: str | Path) -> LoadedRun:
@@ -233,8 +225,3 @@ def load_run(directory: str | Path) -> LoadedRun:
       ValueError: no run directory, or its `config.json` is not the one that its name belongs to.
     """
     return LoadedRun(store.read_run(directory))
-
-
-def _axes(inputs: str) -> int:
-    """Axes of a batch of inputs."""
-    return 2 if inputs == "tokens" else 3

@@ -7,7 +7,7 @@ outputs each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,66 +17,12 @@ from flax import nnx
 from mha_jax import mixers
 from mha_jax.attention import core
 from mha_jax.attention.init import fold, normal
+from mha_jax.attention.stops import Context, Replacement
+from mha_jax.blocks import MLP, Linear, Norm
 from mha_jax.config import LayerSpec, ModelSpec
 from mha_jax.tasks import TaskSpec
 
 Probe = Callable[[dict[str, jax.Array]], Any]
-
-
-class Linear(nnx.Module):
-    """Linear map on rows: w [d_in, d_out] of standard deviation d_in^-0.5, bias of zeros."""
-
-    def __init__(self, d_in: int, d_out: int, *, bias: bool, dtype: Any, key: jax.Array):
-        self.w = nnx.Param(normal(key, "w", (d_in, d_out)))
-        self.b = nnx.Param(jnp.zeros(d_out)) if bias else None
-        self.dtype = dtype
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        y = x.astype(self.dtype) @ self.w[...].astype(self.dtype)
-        return y if self.b is None else y + self.b[...].astype(self.dtype)[None]
-
-
-class Norm(nnx.Module):
-    """`none`, `layer` (scale and bias) or `rms` (scale), over the last axis, in float32."""
-
-    def __init__(self, kind: str, width: int):
-        self.kind = kind
-        self.scale = nnx.Param(jnp.ones(width)) if kind != "none" else None
-        self.bias = nnx.Param(jnp.zeros(width)) if kind == "layer" else None
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        if self.scale is None:
-            return x
-        if self.bias is not None:
-            x = x - x.mean(axis=1, keepdims=True)
-        x = (
-            x
-            * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=1, keepdims=True) + 1e-6)
-            * self.scale[...][None]
-        )
-        return x if self.bias is None else x + self.bias[...][None]
-
-
-class MLP(nnx.Module):
-    """wo(activation(wi(x))); with swiglu wo(silu(wg(x)) * wi(x)) (Shazeer 2020)."""
-
-    def __init__(self, model: ModelSpec, d_ff: int, *, key: jax.Array):
-        d = model.d_model
-        like: dict[str, Any] = {"bias": model.bias, "dtype": jnp.dtype(model.compute_dtype)}
-        self.activation = model.activation
-        self.wi = Linear(d, d_ff, key=fold(key, "wi"), **like)
-        self.wg = (
-            Linear(d, d_ff, key=fold(key, "wg"), **like) if model.activation == "swiglu" else None
-        )
-        self.wo = Linear(d_ff, d, key=fold(key, "wo"), **like)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        hidden = self.wi(x).astype(jnp.float32)
-        if self.wg is not None:
-            hidden = jax.nn.silu(self.wg(x).astype(jnp.float32)) * hidden
-        else:
-            hidden = {"gelu": jax.nn.gelu, "relu": jax.nn.relu}[self.activation](hidden)
-        return self.wo(hidden)
 
 
 class Encoder(nnx.Module):
@@ -137,10 +83,12 @@ class Layer(nnx.Module):
         self.mlp = MLP(model, layer.d_ff, key=fold(key, "mlp")) if layer.d_ff else None
 
     def __call__(
-        self, x: jax.Array, *, b: int, t: int, context: core.Context, probe: Probe | None
+        self, x: jax.Array, *, b: int, t: int, context: Context, probe: Probe | None
     ) -> tuple[jax.Array, Any]:
+        resid_btd = context.put("resid_btd", x.reshape(b, t, -1))
+        x = resid_btd.reshape(b * t, -1)
         y, stops = self.mixer.mix(self.norm_mixer(x), b=b, t=t, context=context)
-        stats = None if probe is None else probe({"resid_btd": x.reshape(b, t, -1), **stops})
+        stats = None if probe is None else probe({"resid_btd": resid_btd, **stops})
         x = self._add(x, y)
         if self.norm_mlp is not None and self.mlp is not None:
             x = self._add(x, self.mlp(self.norm_mlp(x)))
@@ -209,14 +157,19 @@ class Transformer(nnx.Module):
         *,
         probe: Probe | None = None,
         head_mask: Sequence[jax.Array] | None = None,
+        kv_mask: Sequence[jax.Array] | None = None,
+        replace: Sequence[Mapping[str, Replacement]] | None = None,
     ) -> tuple[jax.Array, list[Any]]:
         """Outputs, float32 [b, t, o, v], and the probe's result of each layer ([] without one).
 
         Args:
           inputs: as `TaskSpec.inputs` says, [b, t, ...] without the query token; may be shorter
             than the task's sequences.
-          probe: called once in each layer with the stops of `core.STOPS`; takes the reference form.
+          probe: called once in each layer with its stops (`attention.stops`); takes the reference
+            form.
           head_mask: for each layer float [n], multiplies the heads' z; None: all ones.
+          kv_mask: for each layer float [k], multiplies the values of the kv heads; None: all ones.
+          replace: for each layer the stops that are replaced; None: none.
 
         Raises:
           ValueError: more positions than learned ones.
@@ -238,8 +191,14 @@ class Transformer(nnx.Module):
                 qk_rows = jnp.tile(self.positions[:t], (b, 1))
         stats = []
         for i, layer in enumerate(self.layers):
-            factors = None if head_mask is None else head_mask[i]
-            context = core.Context(self.mask, probe is not None, factors, qk_rows)
+            context = Context(
+                self.mask,
+                probe is not None,
+                None if head_mask is None else head_mask[i],
+                None if kv_mask is None else kv_mask[i],
+                {} if replace is None else replace[i],
+                qk_rows,
+            )
             x, result = layer(x, b=b, t=t, context=context, probe=probe)
             stats.append(result)
         outputs = self.readout(self.norm(x)).reshape(b, t, self.n_outputs, self.output_size)

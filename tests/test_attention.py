@@ -13,6 +13,7 @@ from mha_jax import cost
 from mha_jax.attention import core, grouped
 from mha_jax.attention.grouped import Attention
 from mha_jax.attention.positions import rope
+from mha_jax.attention.stops import STOPS, Context
 from mha_jax.config import LayerSpec
 
 EXPECTED_TABLES = {
@@ -229,7 +230,7 @@ def module_of(name, **more):
 
 def run_stops(attention, x_btd, head_mask=None):
     b, t, d = x_btd.shape
-    context = core.Context(attention.mask, wants_stops=True, head_mask=head_mask)
+    context = Context(attention.mask, wants_stops=True, head_mask=head_mask)
     y, stops = attention.mix(x_btd.reshape(b * t, d), b=b, t=t, context=context)
     return y.reshape(b, t, -1), stops
 
@@ -238,7 +239,7 @@ def run_stops(attention, x_btd, head_mask=None):
 def test_stops_fit_together(name, assert_close):
     attention, x = module_of(name), jax.random.normal(jax.random.key(1), (2, 7, 16))
     y, stops = run_stops(attention, x)
-    assert set(stops) == set(core.STOPS) - {"resid_btd"}
+    assert set(stops) == set(STOPS) - {"resid_btd"}
     q, k, v = stops["q_btkgh"], stops["k_bskh"], stops["v_bskh"]
     weights = stops["weights_bkgts"]
     scores = attention.scale * jnp.einsum("btkgh,bskh->bkgts", q, k)

@@ -20,8 +20,8 @@ LAYERS = (
     ("config", "rng", "values", "files", "events", "picture", "host", "labels", "packing", "tune")
     + ("mixers", "taskref"),
     ("attention", "loss", "optim", "cost", "tasks", "keys", "rules", "schema", "load"),
-    ("transformer", "model"),
-    ("train", "evaluate", "analysis"),
+    ("blocks", "transformer", "model"),
+    ("train", "evaluate", "analysis", "given"),
     ("group", "match", "members", "sweep", "plan", "writer", "records", "manifest", "checkpoint")
     + ("store", "tensorboard", "runstate", "idle"),
     ("lane", "branch", "runner", "worker", "progress", "pool", "launch", "stages", "report", "run")
@@ -34,8 +34,10 @@ ONLY: dict[str, set[str]] = {
     "loss": {"tasks"},
     "optim": set(),
     "cost": {"tasks"},
-    "transformer": {"attention", "tasks"},
+    "blocks": {"attention"},
+    "transformer": {"attention", "blocks", "tasks"},
     "analysis": {"attention", "tasks"},
+    "given": {"tasks"},
     "sweep": {"cost", "idle", "keys", "load", "match", "members", "schema"},
     "store": {"tasks"},
     "writer": {"records"},

@@ -7,7 +7,7 @@ import pytest
 from shapes import model_of, spec_of
 
 from mha_jax import cost
-from mha_jax.attention import core
+from mha_jax.attention.stops import STOPS
 from mha_jax.model import build
 
 KEY = jax.random.key(0)
@@ -116,7 +116,7 @@ def test_a_probe_sees_every_layer_and_changes_nothing(n_kv_heads, assert_close):
     assert_close(outputs, model.apply(params, TOKENS)[0])
     g = 4 // n_kv_heads
     for stops in stats:
-        assert set(stops) == set(core.STOPS)
+        assert set(stops) == set(STOPS)
         assert stops["resid_btd"].shape == (3, 6, 16)
         assert stops["q_btkgh"].shape == stops["z_btkgh"].shape == (3, 6, n_kv_heads, g, 4)
         assert stops["k_bskh"].shape == stops["v_bskh"].shape == (3, 6, n_kv_heads, 4)

@@ -95,6 +95,39 @@ def test_outputs(relations: LoadedRun, assert_close: Any) -> None:
     assert_close(run.apply(np.asarray(batch.inputs)[:3], at="best"), want[:3])
 
 
+def test_what_is_computed_on_the_way(relations: LoadedRun, assert_close: Any) -> None:
+    run = relations
+    batch = run.probe_batch()
+    plain = run.apply(batch)
+    outputs, found = run.apply(batch, want=["weights", "l0.n3.z", "l0.k1.v", "resid"])
+    assert_close(outputs, plain)
+    assert list(found) == ["weights", "l0.n3.z", "l0.k1.v", "resid"]
+    (weights_bnts,) = found["weights"]
+    maps = run.attention()
+    assert_close(weights_bnts[0], maps.weights[0])
+    # Query head 3 of 4 reads kv head 1 of 2.
+    assert_close(found["l0.n3.z"], weights_bnts[:, 3] @ found["l0.k1.v"])
+    only_outputs, nothing = run.apply(batch, want=[])
+    assert_close(only_outputs, plain)
+    assert nothing == {}
+
+
+def test_patching_between_two_inputs(relations: LoadedRun, assert_close: Any) -> None:
+    """With every head's z of another sequence, the one layer's output is that of the other."""
+    run = relations
+    inputs = run.probe_batch().inputs
+    here, there = inputs[:4], inputs[4:8]
+    other, found = run.apply(there, want=["z"])
+    patched = {f"l0.n{head}.z": found["z"][0][:, :, head] for head in range(4)}
+    assert_close(run.apply(here, replace=patched), other)
+    one = run.apply(here, replace={"l0.n0.z": patched["l0.n0.z"]})
+    assert np.abs(one - other).max() > 1e-3 and np.abs(one - run.apply(here)).max() > 1e-3
+    with pytest.raises(ValueError, match="z belongs to a query head; write l0.n<head>.z"):
+        run.apply(here, replace={"l0.k0.z": 0.0})
+    with pytest.raises(ValueError, match="layer 0 has 2 kv heads"):
+        run.apply(here, want=["l0.k2.k"])
+
+
 def test_attention_is_that_of_the_analysis(relations: LoadedRun, assert_close: Any) -> None:
     """The first sequence of the probe draw, with the heads in the order of heads.csv."""
     maps, static = relations.attention(), relations.run.static

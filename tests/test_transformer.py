@@ -12,7 +12,9 @@ from shapes import MODEL, model_of, spec_of
 
 from mha_jax.attention import core
 from mha_jax.attention.init import normal
-from mha_jax.transformer import MLP, Encoder, Norm, Transformer
+from mha_jax.attention.stops import Context
+from mha_jax.blocks import MLP, Norm
+from mha_jax.transformer import Encoder, Transformer
 
 KEY = jax.random.key(0)
 TOKENS = jax.random.randint(jax.random.key(1), (3, 6), 0, 11)
@@ -172,7 +174,7 @@ def test_a_layer_is_mixer_then_mlp_each_normed_before(residual, assert_close):
     transformer = transformer_of(norm="rms", residual=residual, d_ff=24, activation="relu")
     layer = transformer.layers[0]
     x = jax.random.normal(jax.random.key(1), (18, 16))
-    context = core.Context(core.Mask("causal"))
+    context = Context(core.Mask("causal"))
     y, _ = layer.mixer.mix(layer.norm_mixer(x), b=3, t=6, context=context)
     after = x + y if residual else y
     expected = layer.mlp(layer.norm_mlp(after)) + (after if residual else 0)
@@ -195,7 +197,7 @@ def test_linear_readout_of_the_normed_stream(norm, assert_close):
     transformer = transformer_of(norm=norm, bias=True, residual=True)
     transformer.readout.out.b[...] = jnp.arange(10.0)
     x = stops_of(transformer, TOKENS)[0]["resid_btd"].reshape(18, 16)
-    context = core.Context(core.Mask("causal"))
+    context = Context(core.Mask("causal"))
     x, _ = transformer.layers[0](x, b=3, t=6, context=context, probe=None)
     expected = value(transformer.norm(x)) @ value(transformer.readout.out.w) + np.arange(10.0)
     outputs = transformer(TOKENS)[0]

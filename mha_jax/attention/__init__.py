@@ -11,10 +11,11 @@ A mixer moves information between positions. Its module holds
         mix(x, *, b, t, context) -> (y, stops)
 
             x        [b*t, d] float32: the residual stream after its norm, sequence by sequence
-            context  core.Context: the task's mask, whether stops are wanted, factors of the heads,
-                     and other rows for queries and keys where the model makes them from positions
+            context  stops.Context: the task's mask, whether stops are wanted, factors of the heads,
+                     what replaces which stop (`context.put`), and other rows for queries and keys
+                     where the model makes them from positions
             y        [b*t, width]; the layer adds the residual
-            stops    {} unless `context.wants_stops`; then those of `core.STOPS` that have a meaning
+            stops    {} unless `context.wants_stops`; then those of `stops.STOPS` with a meaning
                      for this mixer; "resid_btd" is added by the layer
 
     cost(layer, model) -> dict    integers of one layer by arithmetic on the config: "params",

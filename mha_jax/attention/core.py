@@ -22,18 +22,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# What a probe may look at, inside each layer, in the order of computation.
-STOPS = (
-    "resid_btd",  # what enters the layer, before its norm
-    "q_btkgh",  # queries and keys, normalised and rotated where the model does so
-    "k_bskh",
-    "v_bskh",
-    "scores_bkgts",  # float32, scaled, before the mask
-    "weights_bkgts",  # float32
-    "z_btkgh",  # weights @ v, before head_mask and gate
-    "head_out_btnd",  # what a head adds to the mixer's output: the sum over n, plus a bias, is it
-)
-
 # Measured on one x86 core with jax 0.10 and 0.12, forward and backward.
 SHORT_LENGTH = 16  # up to here products in letters are quicker than folded rows
 DIRECT_LENGTH = 512  # up to here the scores are kept for the backward pass
@@ -93,15 +81,6 @@ def visible_keys(
     return Mask(mask, n_context, window, n_sinks).check().table(length)
 
 
-class Context(NamedTuple):
-    """What a layer is told about its call, beside the residual stream."""
-
-    mask: Mask = Mask()  # the task's; a layer sets its own window in it
-    wants_stops: bool = False
-    head_mask: jax.Array | None = None  # float [n], multiplies z
-    qk_rows: jax.Array | None = None  # [b*t, d], what queries and keys read; None: what values do
-
-
 class Attended(NamedTuple):
     """All of one attention."""
 
@@ -124,18 +103,30 @@ def softmax(scores: jax.Array, visible: np.ndarray) -> jax.Array:
     return weights if visible.any(axis=1).all() else jnp.where(mask, weights, 0.0)
 
 
+def _as_it_is(stop: str, x: jax.Array) -> jax.Array:
+    del stop
+    return x
+
+
 def reference(
-    q_btkgh: jax.Array, k_bskh: jax.Array, v_bskh: jax.Array, mask: Mask, scale: float
+    q_btkgh: jax.Array,
+    k_bskh: jax.Array,
+    v_bskh: jax.Array,
+    mask: Mask,
+    scale: float,
+    put: Callable[[str, jax.Array], jax.Array] = _as_it_is,
 ) -> Attended:
     """Attention in letters, with scores and weights in float32.
 
     softmax(scale * q k^T) v, Vaswani et al. 2017, equation 1; groups as in Ainslie et al. 2023.
+    `put(name, x)` is what scores and weights are gone on with.
     """
     f32, dtype = jnp.float32, v_bskh.dtype
     scores_bkgts = scale * jnp.einsum(
         "btkgh,bskh->bkgts", q_btkgh, k_bskh, preferred_element_type=f32
     )
-    weights_bkgts = softmax(scores_bkgts, mask.table(q_btkgh.shape[1]))
+    scores_bkgts = put("scores_bkgts", scores_bkgts)
+    weights_bkgts = put("weights_bkgts", softmax(scores_bkgts, mask.table(q_btkgh.shape[1])))
     z_btkgh = jnp.einsum(
         "bkgts,bskh->btkgh", weights_bkgts.astype(dtype), v_bskh, preferred_element_type=f32
     )
@@ -243,3 +234,17 @@ def _take(x_bksh: jax.Array, read: np.ndarray) -> jax.Array:
     runs = np.split(read, np.flatnonzero(np.diff(read) != 1) + 1)
     parts = [x_bksh[:, :, run[0] : run[-1] + 1] for run in runs]
     return jnp.concatenate(parts, axis=2) if len(parts) > 1 else parts[0]
+
+
+def head_out(heads_btnh: jax.Array, wo: jax.Array | None) -> jax.Array:
+    """What each head adds to the output, [b, t, n, width]: its slice of wo [n*h, d] applied to it.
+
+    Without wo (None) its own columns, and zeros elsewhere; width is d or n*h.
+    """
+    b, t, n, h = heads_btnh.shape
+    if wo is None:
+        own_nn = jnp.eye(n, dtype=heads_btnh.dtype)
+        placed_btnnh = heads_btnh[:, :, :, None] * own_nn[None, None, :, :, None]
+        return placed_btnnh.reshape(b, t, n, n * h)
+    wo_nhd = wo.reshape(n, h, wo.shape[1]).astype(heads_btnh.dtype)
+    return jnp.einsum("btnh,nhd->btnd", heads_btnh, wo_nhd)

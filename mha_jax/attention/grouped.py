@@ -17,6 +17,7 @@ from flax import nnx
 from mha_jax.attention import core
 from mha_jax.attention.init import normal
 from mha_jax.attention.positions import rope as rotate
+from mha_jax.attention.stops import Context
 from mha_jax.config import LayerSpec, ModelSpec
 
 # The letters of the matrices that make queries, keys and values.
@@ -130,7 +131,7 @@ class Attention(nnx.Module):
           [b, t, d_model], or that and the attention weights, float32 [b, n, t, s].
         """
         b, t, d = x_btd.shape
-        context = core.Context(self.mask, wants_stops=return_weights)
+        context = Context(self.mask, wants_stops=return_weights)
         y, stops = self.mix(x_btd.reshape(b * t, d), b=b, t=t, context=context)
         y_btd = y.reshape(b, t, self.width)
         if not return_weights:
@@ -138,7 +139,7 @@ class Attention(nnx.Module):
         return y_btd, stops["weights_bkgts"].reshape(b, self.n_heads, t, t)
 
     def mix(
-        self, x: jax.Array, *, b: int, t: int, context: core.Context
+        self, x: jax.Array, *, b: int, t: int, context: Context
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """The same on rows [b*t, d], with stops: the mixer of `mha_jax.attention`."""
         n, k, h = self.n_heads, self.n_kv_heads, self.d_head
@@ -153,24 +154,33 @@ class Attention(nnx.Module):
             q_btkgh, k_bskh = _rms(q_btkgh, self.q_norm[...]), _rms(k_bskh, self.k_norm[...])
         if self.rope:
             q_btkgh, k_bskh = rotate(q_btkgh), rotate(k_bskh)
+        if context.kv_mask is not None:
+            v_bskh = v_bskh * context.kv_mask.astype(self.dtype)[None, None, :, None]
+        q_btkgh = context.put("q_btkgh", q_btkgh)
+        k_bskh, v_bskh = context.put("k_bskh", k_bskh), context.put("v_bskh", v_bskh)
+        stops = {"q_btkgh": q_btkgh, "k_bskh": k_bskh, "v_bskh": v_bskh}
         mask = context.mask._replace(window=self.mask.window, n_sinks=self.mask.n_sinks)
-        stops: dict[str, jax.Array] = {}
-        if context.wants_stops or self.kernel == "reference":
-            attended = core.reference(q_btkgh, k_bskh, v_bskh, mask, self.scale)
-            z_btkgh = attended.z_btkgh
-            stops = {"q_btkgh": q_btkgh, "k_bskh": k_bskh, "v_bskh": v_bskh, **attended._asdict()}
+        changed = {"scores_bkgts", "weights_bkgts"} & set(context.replace)
+        if context.wants_stops or changed or self.kernel == "reference":
+            attended = core.reference(q_btkgh, k_bskh, v_bskh, mask, self.scale, context.put)
+            stops |= attended._asdict()
         else:
-            z_btkgh = core.fast(q_btkgh, k_bskh, v_bskh, mask, self.scale)
+            stops["z_btkgh"] = core.fast(q_btkgh, k_bskh, v_bskh, mask, self.scale)
+        stops["z_btkgh"] = context.put("z_btkgh", stops["z_btkgh"])
 
-        heads_btnh = z_btkgh.reshape(b, t, n, h)
+        heads_btnh = stops["z_btkgh"].reshape(b, t, n, h)
         if context.head_mask is not None:
             heads_btnh = heads_btnh * context.head_mask.astype(self.dtype).reshape(1, 1, n, 1)
         heads = heads_btnh.reshape(b * t, n * h)
         if self.wg is not None:
             heads = heads * jax.nn.sigmoid(made["g"].astype(jnp.float32)).astype(self.dtype)
-        if context.wants_stops:
-            stops["head_out_btnd"] = self._head_out(heads.reshape(b, t, n, h))
-        y = heads if self.wo is None else heads @ self.wo[...].astype(self.dtype)
+        wo = None if self.wo is None else self.wo[...].astype(self.dtype)
+        y = heads if wo is None else heads @ wo
+        if context.wants_stops or "head_out_btnd" in context.replace:
+            out_btnd = core.head_out(heads.reshape(b, t, n, h), wo)
+            stops["head_out_btnd"] = context.put("head_out_btnd", out_btnd)
+            if "head_out_btnd" in context.replace:
+                y = stops["head_out_btnd"].sum(axis=2).reshape(b * t, self.width)
         y = y if self.bo is None else y + self.bo[...].astype(self.dtype)[None]
         return y, stops if context.wants_stops else {}
 
@@ -184,15 +194,6 @@ class Attention(nnx.Module):
             y = y + biases.astype(self.dtype)[None]
         ends = list(itertools.accumulate(w.shape[1] for w in matrices[:-1]))
         return dict(zip(letters, jnp.split(y, ends, axis=1), strict=True))
-
-    def _head_out(self, heads_btnh: jax.Array) -> jax.Array:
-        """What each head adds to the output, [b, t, n, width]."""
-        b, t, n, h = heads_btnh.shape
-        if self.wo is None:  # its own columns, and zeros elsewhere
-            own_nnh = jnp.eye(n, dtype=self.dtype)[:, :, None]
-            return (heads_btnh[:, :, :, None] * own_nnh[None, None]).reshape(b, t, n, n * h)
-        wo_nhd = self.wo[...].reshape(n, h, self.width).astype(self.dtype)
-        return jnp.einsum("btnh,nhd->btnd", heads_btnh, wo_nhd)
 
 
 def _rms(x: jax.Array, scale: jax.Array) -> jax.Array:
