@@ -167,8 +167,9 @@ class Transformer(nnx.Module):
             than the task's sequences.
           probe: called once in each layer with its stops (`attention.stops`); takes the reference
             form.
-          head_mask: for each layer float [n], multiplies the heads' z; None: all ones.
-          kv_mask: for each layer float [k], multiplies the values of the kv heads; None: all ones.
+          head_mask: for each layer float [n], or [b, n] with one for each sequence, multiplies the
+            heads' z; None: all ones.
+          kv_mask: the same of kv heads, [k] or [b, k]; multiplies their values.
           replace: for each layer the stops that are replaced; None: none.
 
         Raises:

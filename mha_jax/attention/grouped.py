@@ -155,7 +155,7 @@ class Attention(nnx.Module):
         if self.rope:
             q_btkgh, k_bskh = rotate(q_btkgh), rotate(k_bskh)
         if context.kv_mask is not None:
-            v_bskh = v_bskh * context.kv_mask.astype(self.dtype)[None, None, :, None]
+            v_bskh = v_bskh * context.kv_mask.astype(self.dtype).reshape(-1, 1, k, 1)
         q_btkgh = context.put("q_btkgh", q_btkgh)
         k_bskh, v_bskh = context.put("k_bskh", k_bskh), context.put("v_bskh", v_bskh)
         stops = {"q_btkgh": q_btkgh, "k_bskh": k_bskh, "v_bskh": v_bskh}
@@ -170,7 +170,7 @@ class Attention(nnx.Module):
 
         heads_btnh = stops["z_btkgh"].reshape(b, t, n, h)
         if context.head_mask is not None:
-            heads_btnh = heads_btnh * context.head_mask.astype(self.dtype).reshape(1, 1, n, 1)
+            heads_btnh = heads_btnh * context.head_mask.astype(self.dtype).reshape(-1, 1, n, 1)
         heads = heads_btnh.reshape(b * t, n * h)
         if self.wg is not None:
             heads = heads * jax.nn.sigmoid(made["g"].astype(jnp.float32)).astype(self.dtype)

@@ -57,8 +57,8 @@ class Context(NamedTuple):
 
     mask: Mask = Mask()  # the task's; a layer sets its own window in it
     wants_stops: bool = False
-    head_mask: jax.Array | None = None  # float [n], multiplies z
-    kv_mask: jax.Array | None = None  # float [k], multiplies v
+    head_mask: jax.Array | None = None  # float [n] or [b, n], multiplies z
+    kv_mask: jax.Array | None = None  # float [k] or [b, k], multiplies v
     replace: Mapping[str, Replacement] = MappingProxyType({})  # by stop
     qk_rows: jax.Array | None = None  # [b*t, d], what queries and keys read; None: what values do
 
