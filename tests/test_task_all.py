@@ -109,6 +109,8 @@ def test_batch_is_what_the_spec_says(task):
         ids = np.asarray(batch.inputs).reshape(n, rows, -1)
         assert ids.min() >= 0
         assert (ids < np.array(spec.input_sizes)).all()
+    assert len(spec.classes) in (0, spec.input_sizes[0])
+    assert all(0 <= i < spec.input_sizes[0] for i in spec.delimiters)
     answers = (n, spec.length, len(spec.outputs))
     assert batch.loss_mask.shape == answers
     assert batch.loss_mask.dtype == np.float32

@@ -134,3 +134,11 @@ def test_spec():
     assert len(set(spec.vocab)) == len(spec.vocab) == 41
     assert (spec.length, spec.mask, spec.chance) == (12, "full", 1 / 16)
     assert spec.outputs == spec.roles == ("prev", "class", "noun", "verb")
+
+
+def test_classes_are_parts_of_speech() -> None:
+    spec = english.spec(english.Config(length=12, n_values=16))
+    kinds = tuple(english.WORDS)
+    for word, kind in zip(spec.vocab, spec.classes, strict=True):
+        assert word in english.WORDS[kinds[kind]]
+    assert [spec.vocab[i] for i in spec.delimiters] == ["."]

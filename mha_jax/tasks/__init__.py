@@ -91,6 +91,9 @@ class TaskSpec:
     vocab: tuple[
         str, ...
     ] = ()  # how a token (fields: the first field) is written, for plots; (): no text form
+    # Of the tokens (fields: of the first field), for the scores of heads.
+    classes: tuple[int, ...] = ()  # the class of each, such as its part of speech; (): none
+    delimiters: tuple[int, ...] = ()  # those that part others
 
 
 class Documents(NamedTuple):

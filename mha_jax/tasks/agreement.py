@@ -88,6 +88,8 @@ def spec(cfg: Config) -> TaskSpec:
         solved_at=0.99,
         roles=("subject",),
         vocab=words,
+        classes=tuple("nvap.".index(word[0]) for word in words),
+        delimiters=(len(words) - 1,),
     )
 
 

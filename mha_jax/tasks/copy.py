@@ -51,6 +51,7 @@ def spec(cfg: Config) -> TaskSpec:
         roles=("source",),
         autoregressive=True,
         vocab=(*map(str, range(cfg.vocab)), "|"),
+        delimiters=(cfg.vocab,),
     )
 
 

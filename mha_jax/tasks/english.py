@@ -89,6 +89,8 @@ def spec(cfg: Config) -> TaskSpec:
         solved_at=0.99,
         roles=ROLES,
         vocab=VOCAB,
+        classes=tuple(i for i, words in enumerate(WORDS.values()) for _ in words),
+        delimiters=(VOCAB.index("."),),
     )
 
 

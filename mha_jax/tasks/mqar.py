@@ -88,6 +88,7 @@ def spec(cfg: Config) -> TaskSpec:
         solved_at=0.99,
         roles=("source",),
         vocab=("-", *keys, *(f"v{i}" for i in range(cfg.vocab - half))),
+        classes=(0, *(1 for _ in keys), *(2 for _ in range(cfg.vocab - half))),
     )
 
 

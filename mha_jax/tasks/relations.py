@@ -132,6 +132,8 @@ def spec(cfg: Config) -> TaskSpec:
         solved_at=0.99,
         roles=cfg.asked,
         vocab=(*words, "|"),
+        classes=(*(i // cfg.words_per_class for i in range(len(words))), cfg.n_classes),
+        delimiters=(len(words),),
     )
 
 

@@ -73,6 +73,7 @@ def spec(cfg: Config) -> TaskSpec:
         vocab=tuple(
             chr(b) if 32 <= b < 127 else "\\n" if b == 10 else f"\\x{b:02x}" for b in range(256)
         ),
+        delimiters=tuple(b" \n"),
     )
 
 
