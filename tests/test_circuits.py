@@ -156,7 +156,7 @@ def test_random_matrices_have_the_stated_baseline() -> None:
             for _ in range(2)
         )
         for r in circuits.composition(first, second).values():
-            # 1600 pairs of 40 x 40 heads: the root mean square was within 2 % on 20 seeds.
+            # 1600 pairs of 40 x 40 heads: the root mean square was within 3 % on 20 seeds.
             assert np.sqrt(np.square(r).mean()) == pytest.approx(
                 circuits.composition_baseline(d), rel=0.05
             )
