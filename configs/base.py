@@ -202,6 +202,9 @@ def get_config(arg: str | None = None) -> ConfigDict:
     converge.confirm = False  # train each model again with twice the steps, and compare
     converge.tol = 0.01  # change of the metric that counts as none (nmse: 10 times this, in log10)
 
+    config.probe = probe = ConfigDict(type_safe=False)
+    probe.every = 100  # steps between scores of the heads, on one fixed batch; 0: at the end only
+
     config.log = log = ConfigDict(type_safe=False)
     log.every = 100  # steps between rows of metrics.jsonl
     log.checkpoint_every = 1000  # steps; the last step is always saved

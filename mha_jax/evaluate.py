@@ -1,4 +1,4 @@
-"""Evaluation on fixed draws, and the final look at the heads. Pure functions of the parameters."""
+"""Evaluation on fixed draws. Pure functions of the parameters."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from mha_jax import loss, rng
-from mha_jax.analysis.roles import role_sums
-from mha_jax.attention.core import visible_keys
+from mha_jax import loss
 from mha_jax.config import StaticConfig
 from mha_jax.tasks import Batch
 from mha_jax.train import Program
 
 _EVAL_BATCH = 128  # sequences at a time: memory must not grow with the draw
-_PROBE_BATCH = 32  # a probe holds every weight of its batch
 
 
 def evaluate(
@@ -77,60 +74,6 @@ def document_losses(
 def batch_size(static: StaticConfig) -> int:
     """Sequences that are evaluated at a time."""
     return min(static.train.n_eval, _EVAL_BATCH)
-
-
-def analyse(program: Program, params: Any, constants: dict[str, jax.Array]) -> dict[str, Any]:
-    """What every head attends to, on the probe draw.
-
-    Returns:
-      `roles`: for each layer the sums of `analysis.roles.role_sums` over the draw; `example`: for
-        each layer the weights [n, t, s] of the first sequence. Of a layer whose mixer has no
-        attention weights None, in both.
-    """
-    static, spec = program.static, program.spec
-    seen = [
-        visible_keys(
-            spec.length,
-            spec.mask,
-            n_context=spec.n_context,
-            window=layer.window,
-            n_sinks=layer.n_sinks,
-        )
-        for layer in static.model.layers
-    ]
-
-    def weights(i: jax.typing.ArrayLike) -> tuple[Any, list[jax.Array | None]]:
-        batch = probe_batch(program, constants, i)
-        _, weights_lbkgts = program.model.apply(
-            params, batch.inputs, probe=lambda stops: stops.get("weights_bkgts")
-        )
-        return batch, [
-            None if w is None else w.reshape(w.shape[0], -1, *w.shape[3:]) for w in weights_lbkgts
-        ]
-
-    def batch_sums(i: jax.typing.ArrayLike) -> list[dict[str, jax.Array] | None]:
-        batch, weights_lbnts = weights(i)
-        return [
-            None if weights_bnts is None else role_sums(weights_bnts, batch.pointers, visible_ts)
-            for weights_bnts, visible_ts in zip(weights_lbnts, seen, strict=True)
-        ]
-
-    roles = _summed(batch_sums, -(-static.train.n_probe // _probe_size(program)))
-    first = [None if weights_bnts is None else weights_bnts[0] for weights_bnts in weights(0)[1]]
-    return {"roles": roles, "example": first}
-
-
-def probe_batch(
-    program: Program, constants: dict[str, jax.Array], i: jax.typing.ArrayLike = 0
-) -> Batch:
-    """Batch i of the probe draw, with the constants of the test split; the first is shown in
-    images."""
-    key = rng.stream(program.static.task.seed, "probe", i)
-    return program.sample(key, constants, _probe_size(program))
-
-
-def _probe_size(program: Program) -> int:
-    return min(program.static.train.n_probe, _PROBE_BATCH)
 
 
 def _summed(sums: Callable[[jax.typing.ArrayLike], Any], n: jax.typing.ArrayLike) -> Any:

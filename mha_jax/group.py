@@ -16,7 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mha_jax import evaluate, loss, rng, train
+from mha_jax import evaluate, examine, loss, rng, train
+from mha_jax.analysis import bootstrap, catalogue
+from mha_jax.analysis.scores import Sums
 from mha_jax.config import Hypers, StaticConfig
 from mha_jax.tasks import SPLITS
 
@@ -85,8 +87,11 @@ class Group:
             ),
             mapped=1,
         )
-        self._analyse = self._compiled(
-            lambda params, constants: evaluate.analyse(program, params, constants), mapped=1
+        self._look = self._compiled(
+            lambda params, constants, i: examine.look(program, params, constants, i), mapped=1
+        )
+        self._compare = self._compiled(
+            lambda params, constants, i: examine.compare(program, params, constants, i), mapped=1
         )
 
     def _compiled(
@@ -173,7 +178,47 @@ class Group:
             for r in range(self.lanes)
         ]
 
-    def analyse(self, state: train.State) -> list[dict[str, Any]]:
-        """What `evaluate.analyse` returns, for every lane, as numpy."""
-        out = jax.device_get(self._analyse(state.params, self.constants["test"]))
-        return [jax.tree.map(lambda x, r=r: x[r], out) for r in range(self.lanes)]
+    def examine(self, state: train.State) -> list[Any]:
+        """For every lane the entries of `examine.look` and of `examine.compare`, as numpy, over the
+        whole probe draw."""
+        batches = []
+        for i in range(examine.n_batches(self.program)):
+            args = (state.params, self.constants["test"], np.int32(i))
+            batches.append(jax.device_get((self._look(*args), self._compare(*args))))
+        return [
+            [
+                None if first is None else _joined(batches, layer, r)
+                for layer, first in enumerate(batches[0][0])
+            ]
+            for r in range(self.lanes)
+        ]
+
+    def follow(self, state: train.State) -> list[dict[str, float]]:
+        """For every lane the scores that are recorded on the way, on the first batch of the probe
+        draw: "heads/l0.n3/role/prev" -> corrected score. What is undefined is left out."""
+        looked = jax.device_get(self._look(state.params, self.constants["test"], np.int32(0)))
+        out: list[dict[str, float]] = [{} for _ in range(self.lanes)]
+        for layer, names in enumerate(examine.score_names(self.static)):
+            kept = [name for name in names if catalogue.followed(name)]
+            columns = [names.index(name) for name in kept]
+            for r, values in enumerate(out if looked[layer] else ()):
+                sums = Sums(*(x[r][..., columns] for x in looked[layer]["scores"]))
+                score = bootstrap.finish(
+                    sums, np.array(list(map(catalogue.ideal, kept))), n_draws=1
+                )
+                values |= {
+                    f"heads/l{layer}.n{head}/{name}": float(value)
+                    for head, row in enumerate(score.corrected)
+                    for name, value in zip(kept, row, strict=True)
+                    if not np.isnan(value)
+                }
+        return out
+
+
+def _joined(batches: list[Any], layer: int, r: int) -> dict[str, Any]:
+    """What was found of one layer in lane r, its sequences one after the other."""
+    found = [looked[layer] | compared[layer] for looked, compared in batches]
+    example = found[0]["example"][r]
+    rest = [{key: x for key, x in one.items() if key != "example"} for one in found]
+    joined = jax.tree.map(lambda *x: np.concatenate([one[r] for one in x]), *rest)
+    return {**joined, "example": example}

@@ -86,6 +86,7 @@ KEYS: dict[str, Key] = {
     "tune.widen": _int(0, 20),
     "converge.confirm": Key("bool"),
     "converge.tol": _float(0, 1),
+    "probe.every": _int(0, 10**9),
     "log.every": _STEPS,
     "log.checkpoint_every": _STEPS,
     "log.keep": _int(1, 1000),

@@ -3,9 +3,7 @@ it is over."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 import math
 import time
@@ -13,10 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mha_jax import branch, config, runstate, store, tensorboard
-from mha_jax.analysis.roles import head_rows
+from mha_jax import branch, config, outcome, runstate, store, tensorboard
 from mha_jax.checkpoint import Checkpoints
-from mha_jax.files import write_atomic, write_json_atomic
+from mha_jax.files import write_json_atomic
 from mha_jax.tasks import TaskSpec
 from mha_jax.train import State
 from mha_jax.writer import RunWriter
@@ -39,7 +36,9 @@ class Lane:
     trunk_end: int | None = None  # where a twin may branch off: its checkpoint stays
     best: float = math.nan  # validation metric of the best state that was saved
     clock: dict[str, float] = dataclasses.field(
-        default_factory=lambda: dict.fromkeys(("compile_s", "train_s", "eval_s", "save_s"), 0.0)
+        default_factory=lambda: dict.fromkeys(
+            ("compile_s", "train_s", "eval_s", "probe_s", "save_s"), 0.0
+        )
     )
 
     @classmethod
@@ -124,16 +123,14 @@ class Lane:
         """Writes the head table, the attention images and `summary.json`; with the last the run is
         over."""
         log, static = self.about["log"], self.run.static
-        n_kv_heads = [layer.n_kv_heads for layer in static.model.layers]
-        write_atomic(
-            self.directory / "heads.csv",
-            _csv(head_rows(heads["roles"], self.spec.roles, n_kv_heads)),
+        of_heads = outcome.write_heads(
+            self.directory, heads, static, with_indices=self.about["purpose"] == "sweep"
         )
         images = {
             f"attention/l{layer}.n{head}": weights_ts
-            for layer, weights_nts in enumerate(heads["example"])
-            if weights_nts is not None
-            for head, weights_ts in enumerate(weights_nts)
+            for layer, found in enumerate(heads)
+            if found is not None
+            for head, weights_ts in enumerate(found["example"])
         }
         if diverged_at < 0:
             self.writer.images(step, dict(list(images.items())[: log["n_images"]]))
@@ -152,11 +149,12 @@ class Lane:
                 "step": step,
                 "diverged_at": diverged_at if diverged_at >= 0 else None,
                 "final": {**last, **final},
-                "best": _best(evaluations, self.spec),
+                "best": outcome.best(evaluations, self.spec),
                 "ceiling": static.task.ceiling(static.model),
                 "baselines": static.task.baselines(static.model),
                 "documents": documents,
-                "steps_to_threshold": steps_to_threshold(evaluations, self.spec),
+                "heads": of_heads,
+                "steps_to_threshold": outcome.steps_to_threshold(evaluations, self.spec),
                 "error": None,
                 "attempts": runstate.read(self.directory).attempts,
                 "timing": {
@@ -205,41 +203,3 @@ def _record_environment(
         emit({"event": "note", "text": f"{directory.name}: {text}"})
     sessions = [*sessions, environment]
     write_json_atomic(path, {**environment, "mixed": lost or bool(changed), "sessions": sessions})
-
-
-def _best(evaluations: list[dict[str, Any]], spec: TaskSpec) -> dict[str, Any] | None:
-    """Step and value of the best evaluation; the first of equals."""
-    name = f"eval/{spec.metric}"
-    finite = [row for row in evaluations if math.isfinite(row[name])]
-    if not finite:
-        return None
-    sign = 1 if spec.direction == "max" else -1
-    row = max(finite, key=lambda row: sign * row[name])
-    return {"step": row["step"], name: row[name]}
-
-
-def steps_to_threshold(evaluations: list[dict[str, Any]], spec: TaskSpec) -> int | None:
-    """The first evaluated step at which every output had reached `solved_at`; None: never, or there
-    is no threshold."""
-    if spec.solved_at is None:
-        return None
-    names = [f"eval/{spec.metric}"]
-    if len(spec.outputs) > 1:
-        names = [f"eval/{spec.metric}/{output}" for output in spec.outputs]
-    sign = 1 if spec.direction == "max" else -1
-    for row in evaluations:
-        if all(sign * row[name] >= sign * spec.solved_at for name in names):
-            return row["step"]
-    return None
-
-
-def _csv(rows: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    fields = ["layer", "head", "kv_head", "role", "mass", "baseline", "corrected", "n_rows"]
-    writer = csv.DictWriter(text, fields, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(
-        {key: "" if isinstance(v, float) and math.isnan(v) else v for key, v in row.items()}
-        for row in rows
-    )
-    return text.getvalue()

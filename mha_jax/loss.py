@@ -30,26 +30,33 @@ def sums(outputs_btov: jax.Array, batch: Batch, spec: TaskSpec) -> Sums:
       `count`, `loss` [o] (nats, or squared error averaged over v) and, for classes, `correct` [o];
       for regression `y` and `y2` [o, v], the sums of the targets and of their squares.
     """
-    mask_bto = batch.loss_mask
-    over = (0, 1)
+    mask_bto, over = batch.loss_mask, (0, 1)
+    total = {
+        "count": mask_bto.sum(over),
+        "loss": (mask_bto * _of_answers(outputs_btov, batch, spec)).sum(over),
+    }
     if spec.kind == "class":
-        target_bto = batch.targets
-        log_z_bto = jax.nn.logsumexp(outputs_btov, axis=-1)
-        picked_bto = jnp.take_along_axis(outputs_btov, target_bto[..., None], axis=-1)[..., 0]
-        correct_bto = jnp.argmax(outputs_btov, axis=-1) == target_bto
-        return {
-            "count": mask_bto.sum(over),
-            "loss": (mask_bto * (log_z_bto - picked_bto)).sum(over),
-            "correct": (mask_bto * correct_bto).sum(over),
-        }
-    error_bto = jnp.square(outputs_btov - batch.targets).mean(-1)
+        correct_bto = jnp.argmax(outputs_btov, axis=-1) == batch.targets
+        return {**total, "correct": (mask_bto * correct_bto).sum(over)}
     weight_btov = mask_bto[..., None] * batch.targets
     return {
-        "count": mask_bto.sum(over),
-        "loss": (mask_bto * error_bto).sum(over),
+        **total,
         "y": weight_btov.sum(over),
         "y2": (weight_btov * batch.targets).sum(over),
     }
+
+
+def of_sequences(outputs_btov: jax.Array, batch: Batch, spec: TaskSpec) -> jax.Array:
+    """Loss of each sequence, summed over its answers, [b]."""
+    return (batch.loss_mask * _of_answers(outputs_btov, batch, spec)).sum((1, 2))
+
+
+def _of_answers(outputs_btov: jax.Array, batch: Batch, spec: TaskSpec) -> jax.Array:
+    """Loss of every position and read-out head, asked for or not: [b, t, o]."""
+    if spec.kind != "class":
+        return jnp.square(outputs_btov - batch.targets).mean(-1)
+    log_z_bto = jax.nn.logsumexp(outputs_btov, axis=-1)
+    return log_z_bto - jnp.take_along_axis(outputs_btov, batch.targets[..., None], axis=-1)[..., 0]
 
 
 def mean_loss(total: Sums) -> jax.Array:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mha_jax import evaluate, given, store, train
+from mha_jax import examine, given, store, train
 from mha_jax.analysis import addresses
 from mha_jax.checkpoint import Checkpoints
 from mha_jax.tasks import Batch
@@ -156,7 +156,7 @@ class LoadedRun:
                 f"give a text or inputs"
             )
         constants = task.constants("test")
-        return jax.jit(lambda c: evaluate.probe_batch(self._program, c))(constants)
+        return jax.jit(lambda c: examine.probe_batch(self._program, c))(constants)
 
     @functools.cached_property
     def _program(self) -> train.Program:

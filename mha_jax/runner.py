@@ -74,6 +74,7 @@ def _record_failures(directories: list[Path], error: Exception, emit: Emit) -> N
 def drive(group: Group, lanes: list[Lane], step: int, emit: Emit) -> None:
     """Carries `lanes`, all at `step`, to the last step together and writes their results."""
     spec, train, log = group.spec, group.static.train, lanes[0].about["log"]
+    probe_every = lanes[0].about["probe"]["every"]
     hypers = group.hypers([lane.run.hypers for lane in lanes])
     states = [lane.state for lane in lanes]
     states += states[-1:] * (group.lanes - len(lanes))  # padding lanes: their results are dropped
@@ -101,6 +102,12 @@ def drive(group: Group, lanes: list[Lane], step: int, emit: Emit) -> None:
                 lane.writer.scalars(step, {f"eval/{key}": value for key, value in values.items()})
                 share(lane, "eval_s", start, compiled)
 
+        if probe_every and step != on_record and not lost and step % probe_every == 0:
+            start, compiled = time.perf_counter(), group.compile_s
+            for lane, values in zip(lanes, group.follow(state), strict=False):
+                lane.writer.scalars(step, values)
+                share(lane, "probe_s", start, compiled)
+
         # Save it.
         due = over or step % log["checkpoint_every"] == 0 or step in trunk_ends
         if due and step > 0 and step != on_record and not lost:
@@ -111,8 +118,8 @@ def drive(group: Group, lanes: list[Lane], step: int, emit: Emit) -> None:
             break
 
         # Update it.
-        stops = (log["every"], train.eval_every, log["checkpoint_every"])
-        until = min([train.n_steps, *(step + every - step % every for every in stops)])
+        stops = (log["every"], train.eval_every, log["checkpoint_every"], probe_every)
+        until = min([train.n_steps, *(step + every - step % every for every in stops if every)])
         until = min([until, *(end for end in trunk_ends if end > step)])
         start, compiled = time.perf_counter(), group.compile_s
         state, means = group.train_chunk(state, hypers, until - step)
@@ -140,7 +147,7 @@ def drive(group: Group, lanes: list[Lane], step: int, emit: Emit) -> None:
             )
         step = until
 
-    tested, heads = _valid(group.evaluate(state, "test"), diverged_at), group.analyse(state)
+    tested, heads = _valid(group.evaluate(state, "test"), diverged_at), group.examine(state)
     documents = group.document_losses(state)
     for r, lane in enumerate(lanes):
         lane.finish(step, int(diverged_at[r]), tested[r], heads[r], documents[r])

@@ -179,9 +179,13 @@ _HEAD_FIELDS = {
     "head": int,
     "kv_head": int,
     "role": str,
-    "mass": float,
+    "score": str,
+    "value": float,
     "baseline": float,
     "corrected": float,
+    "low": float,
+    "high": float,
+    "share": float,
     "n_rows": int,
 }
 

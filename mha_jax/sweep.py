@@ -225,6 +225,7 @@ def _about(sweep: Sweep, member: _Member) -> dict[str, Any]:
         "state_bytes": cost.state_bytes(static.model),
         "flops_per_token": cost.flops_per_token(static),
         "log": _section(member.config, "log"),
+        "probe": _section(member.config, "probe"),
         "tune": dataclasses.asdict(tuning) if tuning else None,
         "converge": _section(member.config, "converge"),
         "overrides": {**sweep.loaded.overrides, **member.overrides},

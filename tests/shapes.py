@@ -3,6 +3,9 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
+
+from mha_jax.analysis import bootstrap, scores, targets
 from mha_jax.config import LayerSpec, ModelSpec
 from mha_jax.tasks import TaskSpec
 
@@ -61,3 +64,16 @@ def model_of(n_layers: int = 1, **changes: Any) -> ModelSpec:
 def spec_of(**changes: Any) -> TaskSpec:
     """`SPEC` with changed fields."""
     return dataclasses.replace(SPEC, **changes)
+
+
+def role_scores(weights_bnts: Any, pointers: dict[str, Any], visible_ts: Any) -> dict[str, Any]:
+    """`mass` and `corrected` [n, R] and `n_rows` [R], roles in the order of their names."""
+    found = [
+        bootstrap.finish(scores.mass(weights_bnts, targets.pointer(pointers[role]), visible_ts))
+        for role in sorted(pointers)
+    ]
+    return {
+        "mass": np.stack([score.value for score in found], axis=1),
+        "corrected": np.stack([score.corrected for score in found], axis=1),
+        "n_rows": np.array([score.n_rows for score in found]),
+    }

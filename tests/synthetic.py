@@ -109,6 +109,7 @@ def make_run(
                 "flops_per_token": 40000,
                 "overrides": {"model.n_heads": spec.model.layers[0].n_heads},
                 "log": {"keep": 3},
+                "probe": {"every": 0},
                 "purpose": "sweep",
                 "tune": None,
                 "converge": {"confirm": False, "tol": 0.01},
@@ -152,13 +153,12 @@ def make_run(
         }
     _json(directory / "summary.json", summary)
     if mass is not None:
-        lines = ["layer,head,kv_head,role,mass,baseline,corrected,n_rows"]
+        lines = ["layer,head,kv_head,role,score,value,baseline,corrected,low,high,share,n_rows"]
         for number, layer in enumerate(spec.model.layers):
             for head, row in enumerate(mass):
                 for role, value in zip(task.roles, row, strict=True):
-                    lines.append(
-                        f"{number},{head},{head // layer.queries_per_kv},{role},{value},0.1,0.5,100"
-                    )
+                    where = f"{number},{head},{head // layer.queries_per_kv}"
+                    lines.append(f"{where},mixed,role/{role},{value},0.1,0.5,0.4,0.6,1,100")
         (directory / "heads.csv").write_text("\n".join(lines) + "\n")
     return directory
 

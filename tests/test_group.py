@@ -105,11 +105,12 @@ def test_evaluation_is_the_same_for_every_run_and_split_apart():
 
 def test_analysis_covers_every_head_and_its_rows_sum_to_one():
     group = Group(static("relations", 4, 2, n_steps=40))
-    heads = group.analyse(group.init(group.hypers(RUNS[:1])))[0]
-    (weights_nts,) = heads["example"]
+    (layer,) = group.examine(group.init(group.hypers(RUNS[:1])))[0]
+    weights_nts = layer["example"]
     assert weights_nts.shape == (4, 13, 13)
     np.testing.assert_allclose(weights_nts.sum(-1), 1, atol=1e-6)
-    assert heads["roles"][0]["mass"].shape == (4, 4)
+    assert layer["roles"]["mass"].shape == (256, 4, 5)
+    assert layer["rise"].value.shape == (256, 4)
 
 
 def test_a_corpus_that_has_changed_is_refused():

@@ -21,11 +21,11 @@ LAYERS = (
     + ("mixers", "taskref"),
     ("attention", "loss", "optim", "cost", "tasks", "keys", "rules", "schema", "load"),
     ("blocks", "transformer", "model"),
-    ("train", "evaluate", "analysis", "given"),
+    ("train", "evaluate", "examine", "analysis", "given", "heads"),
     ("group", "match", "members", "sweep", "plan", "writer", "records", "manifest", "checkpoint")
     + ("store", "tensorboard", "runstate", "idle"),
-    ("lane", "branch", "runner", "worker", "progress", "pool", "launch", "stages", "report", "run")
-    + ("cli",),
+    ("lane", "outcome", "branch", "runner", "worker", "progress", "pool", "launch", "stages")
+    + ("report", "run", "cli"),
 )
 # Modules that may read less: beside themselves and the lowest layer only these.
 ONLY: dict[str, set[str]] = {
@@ -42,7 +42,7 @@ ONLY: dict[str, set[str]] = {
     "store": {"tasks"},
     "writer": {"records"},
     "checkpoint": {"manifest"},
-    "report": {"cost", "store", "tasks"},
+    "report": {"analysis", "cost", "store", "tasks"},
     # It knows the workers by their command line, so that jax never enters its process.
     "launch": {"cost", "pool", "progress", "report", "runstate", "stages", "store", "sweep"}
     | {"tensorboard"},

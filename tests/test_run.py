@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mha_jax
-from mha_jax import config, evaluate, train
+from mha_jax import config, examine, train
 from mha_jax.checkpoint import CheckpointError, Checkpoints
 from mha_jax.run import LoadedRun
 from tests.synthetic import make_run, static
@@ -133,11 +133,9 @@ def test_attention_is_that_of_the_analysis(relations: LoadedRun, assert_close: A
     maps, static = relations.attention(), relations.run.static
     program, state = program_and_state(static, 30)
     constants = static.task.constants("test")
-    example = jax.jit(lambda p, c: evaluate.analyse(program, p, c))(state.params, constants)[
-        "example"
-    ]
+    (layer,) = jax.jit(lambda p, c: examine.look(program, p, c, 0))(state.params, constants)
     assert isinstance(maps.weights, np.ndarray) and maps.weights.shape == (1, 4, 13, 13)
-    assert_close(maps.weights, np.stack(example))
+    assert_close(maps.weights[0], layer["example"])
     assert_close(maps.weights.sum(-1), np.ones((1, 4, 13)))
     assert maps.kv_head == [[0, 0, 1, 1]] and maps.step == 30
 

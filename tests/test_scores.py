@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -130,9 +132,9 @@ def slow_keys(name: str, data: dict[str, list[int]], t: int) -> set[int]:
     if name == "delimiter":
         return {s for s in everywhere if x[s] in DELIMITERS}
     if name == "same_token":
-        return {s for s in before if x[s] == x[t]}
+        return {s for s in everywhere if x[s] == x[t] and s != t}
     if name == "same_class":
-        return {s for s in before if c[s] == c[t] and x[s] != x[t]}
+        return {s for s in everywhere if c[s] == c[t] and x[s] != x[t]}
     if name == "induction":
         return {s + 1 for s in before if x[s] == x[t] and s + 1 < t}
     if name == "latest":
@@ -417,3 +419,11 @@ def test_sequences_do_not_meet(assert_close) -> None:
     whole = every_score(jnp.asarray(weights, jnp.float32), data, Mask())
     got = every_score(jnp.asarray(weights[order], jnp.float32), turned, Mask())
     assert_close(got, jax.tree.map(lambda x: x[jnp.asarray(order)], whole))
+
+
+def test_every_score_and_target_is_on_the_page() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "scores.md").read_text(encoding="utf-8")
+    for module in (scores, targets, repeats):
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            if function.__module__ == module.__name__ and not name.startswith("_"):
+                assert f"`{name}" in page or f".{name}" in page, f"docs/scores.md lacks {name}"

@@ -89,8 +89,14 @@ def test_pool_and_tie_against_slow_loops(assert_close) -> None:
         assert_close(traced(bias), expected[0])
 
 
-@pytest.mark.parametrize("groups", [CROSSED, [[0, 1], [2, 3]], [[1, 3, 0, 2]]])
-@pytest.mark.parametrize("switches", [{}, {"bias": True, "gate": True, "rope": True}])
+@pytest.mark.parametrize(
+    ("groups", "switches"),
+    [
+        (CROSSED, {}),
+        (CROSSED, {"bias": True, "gate": True, "rope": True}),
+        ([[1, 3, 0, 2]], {"qk_norm": True}),
+    ],
+)
 def test_the_pooled_model_equals_the_tied_one(groups, switches, assert_close) -> None:
     n = 2 * K
     module, smaller = attention(n, K, **switches), attention(n, len(groups), **switches)

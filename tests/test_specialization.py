@@ -12,14 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mha_jax.analysis import naming, partition
-from mha_jax.analysis.roles import role_sums, scores
+from mha_jax.analysis import bootstrap, naming, partition, scores, targets
 from mha_jax.analysis.specialization import (
+    Drawn,
     Index,
     information,
-    offset_specialization,
+    of_cell,
+    of_offsets,
+    of_roles,
+    over_layers,
     role_entropy,
-    specialization,
     used_shares,
 )
 from mha_jax.attention.core import visible_keys
@@ -28,6 +30,17 @@ B, N, T = 6, 3, 7
 role_masses, offset_masses = jax.jit(partition.role_masses), jax.jit(partition.offset_masses)
 ROLES = ("word", "prev", "class", "next")  # in no sorted order, on purpose
 ALL = np.ones((T, T), bool)
+
+
+def specialization(runs, head_weights=None, **how) -> Index:
+    """The index of a cell over roles."""
+    weights = head_weights or [None] * len(runs)
+    return of_cell([of_roles(run, w, **how) for run, w in zip(runs, weights, strict=True)])
+
+
+def offset_specialization(runs) -> Index:
+    """The same over offsets."""
+    return of_cell([of_offsets(run) for run in runs])
 
 
 # Constructed heads ---------------------------------------------------------------------------
@@ -466,7 +479,8 @@ def test_one_role_gives_the_corrected_score_of_roles(assert_close) -> None:
     weights, _ = scattered(visible_ts)
     weights = jnp.asarray(weights, jnp.float32)
     pointers = {"prev": np.broadcast_to(np.arange(T) - 1, (B, T))}
-    corrected = scores(role_sums(weights, pointers, visible_ts))["corrected"]
+    sums = scores.mass(weights, targets.pointer(pointers["prev"]), visible_ts)
+    corrected = bootstrap.finish(sums).corrected[:, None]
     assert_close(naming.role_weights(role_masses(weights, pointers, visible_ts)), corrected)
 
 
@@ -488,3 +502,16 @@ def test_weights_that_cannot_be_known_are_blank() -> None:
     assert naming.covered([naming.UNDEFINED, naming.MIXED, "word", "word"]) == 1
     with pytest.raises(ValueError, match="2 names for 3 weights"):
         naming.role_name(np.zeros(3), ROLES[:2])
+
+
+def test_a_model_is_the_mean_of_its_layers(assert_close) -> None:
+    perfect, mixed = (
+        of_roles(masses_of(heads, 2), n_draws=20)
+        for heads in (on_roles(2, 2), [{"word": 0.9, "prev": 0.1}, {"word": 0.2, "prev": 0.8}])
+    )
+    blank = of_roles(masses_of([{"word": 1.0}], 2), n_draws=20)
+    both = over_layers([perfect, blank, mixed])
+    assert_close(both.index_d, (perfect.index_d + mixed.index_d) / 2, 1e-12)
+    assert_close(both.nmi, (perfect.nmi + mixed.nmi) / 2, 1e-12)
+    assert np.isnan(over_layers([blank, blank]).index_d).all()
+    assert isinstance(over_layers([]), Drawn) and np.isnan(over_layers([]).nmi)

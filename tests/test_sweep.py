@@ -201,6 +201,7 @@ def test_what_tables_are_told(tmp_path: Path) -> None:
             "tensorboard": True,
             "n_images": 5,
         },
+        "probe": {"every": 100},
         "overrides": {"train.seed": 3},
         "purpose": "sweep",
         "tune": None,

@@ -144,13 +144,15 @@ def test_heads_and_timing(tmp_path: Path) -> None:
     rows = read(tmp_path / "demo" / "heads.csv")
     assert list(rows[0])[:16] == [
         *("experiment", "hash", "label", "task", "variant", "n_heads", "n_kv_heads", "seed"),
-        *("layer", "head", "kv_head", "role", "mass", "baseline", "corrected", "n_rows"),
+        *("layer", "head", "kv_head", "role", "score", "value", "baseline", "corrected"),
+        *("low", "high", "share", "n_rows"),
     ]
     assert len(rows) == 6 * (1 + 4 + 4) * 4 + 2 * 2 * 2
     mqa = [r for r in rows if r["variant"] == "MQA"]
     assert {r["kv_head"] for r in mqa} == {"0"} and {r["head"] for r in mqa} == set("0123")
     # The order of roles is the task's.
-    assert [r["role"] for r in rows[:4]] == ["prev", "class", "word", "delimiter"]
+    roles = ("prev", "class", "word", "delimiter")
+    assert [r["score"] for r in rows[:4]] == [f"role/{role}" for role in roles]
     timing = read(tmp_path / "demo" / "timing.csv")
     assert len(timing) == 21 and timing[0]["train_s"] == "1.5" and timing[0]["device"] == "cpu"
 

@@ -24,9 +24,9 @@ def test_offset_and_position_go_from_query_to_key() -> None:
 def test_tokens_that_count() -> None:
     tokens = jnp.array([[5, 7, 5, 5, 6]])
     classes = jnp.array([[0, 1, 0, 0, 0]])
-    assert keys_of(targets.same_token(tokens)) == [[], [], [0], [0, 2], []]
-    # The 5s are one word; only 6 has another word of its class before it.
-    assert keys_of(targets.same_class(classes, tokens)) == [[], [], [], [], [0, 2, 3]]
+    assert keys_of(targets.same_token(tokens)) == [[2, 3], [], [0, 3], [0, 2], []]
+    # The 5s are one word: of their class they have 6 alone.
+    assert keys_of(targets.same_class(classes, tokens)) == [[4], [], [4], [4], [0, 2, 3]]
     # Behind position 0 stands 1; behind position 2 stands 3, which for query 3 is the query itself.
     assert keys_of(targets.induction(tokens)) == [[], [], [1], [1], []]
     assert keys_of(targets.token_in(tokens, (6, 7))) == [[1, 4]] * 5
@@ -60,8 +60,8 @@ def test_against_a_slow_loop(n_tokens: int) -> None:
             for s in range(length):
                 x, c = tokens[i].tolist(), classes[i].tolist()
                 want = (
-                    s < t and x[s] == x[t],
-                    s < t and c[s] == c[t] and x[s] != x[t],
+                    s != t and x[s] == x[t],
+                    c[s] == c[t] and x[s] != x[t],
                     s < t and s > 0 and x[s - 1] == x[t],
                 )
                 assert tuple(bool(target[i, t, s]) for target in got) == want, (i, t, s)

@@ -34,7 +34,9 @@ class Score(NamedTuple):
     share: np.ndarray  # [], of the rows that could have
 
 
-def finish(sums: Sums, ideal: float = 1.0, *, n_draws: int = N_DRAWS, seed: int = 0) -> Score:
+def finish(
+    sums: Sums, ideal: float | np.ndarray = 1.0, *, n_draws: int = N_DRAWS, seed: int = 0
+) -> Score:
     """The score of summed rows.
 
     corrected = (value - baseline) / (ideal - baseline). A head that puts a share of its weight
@@ -44,7 +46,8 @@ def finish(sums: Sums, ideal: float = 1.0, *, n_draws: int = N_DRAWS, seed: int 
 
     Args:
       sums: of all batches, joined along b.
-      ideal: value of the ideal head: 1 for shares and rates; 0 for entropy and distance.
+      ideal: value of the ideal head: 1 for shares and rates; 0 for entropy and distance. An array
+        where `sums` has a further axis.
       n_draws: resamples.
       seed: of the resamples; the same sequences are drawn for all scores of equally many.
     """
@@ -137,7 +140,9 @@ def _counts(b: int, n_draws: int, seed: int) -> np.ndarray:
     return rng.multinomial(b, np.full(b, 1 / b), size=n_draws).astype(np.float64)
 
 
-def _corrected(sums: Sums, ideal: float, n_draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _corrected(
+    sums: Sums, ideal: float | np.ndarray, n_draws: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """The corrected score [n, ...], and in every resample [n_draws, n, ...]."""
     value, baseline, n_rows, _ = _float64(sums)
     gain, room = value - baseline[:, None], ideal * n_rows - baseline

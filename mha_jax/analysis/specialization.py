@@ -51,6 +51,15 @@ class Index(NamedTuple):
     n_sequences: int  # that hold a row that counts, in the run with fewest
 
 
+class Drawn(NamedTuple):
+    """The index of one run, and of its resamples, from which a cell makes an interval."""
+
+    index_d: np.ndarray  # of the sequences as they are, then of each resample
+    nmi: float
+    null: float
+    n_sequences: int  # that hold a row that counts
+
+
 def information(p_nc: np.ndarray, head_weights: np.ndarray | None = None) -> np.ndarray:
     """Mutual information of head and cell in nats: H(sum_n w_n p_n) - sum_n w_n H(p_n).
 
@@ -97,14 +106,63 @@ def used_shares(loss_rises: np.ndarray) -> np.ndarray:
     return positive_n / total if total > 0 else np.full_like(positive_n, math.nan)
 
 
-def specialization(
-    runs: Sequence[Mapping[str, Any]],
-    head_weights: Sequence[np.ndarray] | None = None,
+def of_roles(
+    masses: Mapping[str, Any],
+    head_weights: np.ndarray | None = None,
     *,
     n_draws: int = N_DRAWS,
     seed: int = 0,
-) -> Index:
-    """The index of the module over roles: of one run, or of a cell of runs.
+) -> Drawn:
+    """The index of one layer of one run over roles, and in resamples of its sequences.
+
+    Args:
+      masses: `partition.role_masses`, concatenated over batches.
+      head_weights: probability of each head, [n], such as `used_shares`: this is
+        `specialization_used`. The divisor becomes min(entropy of the weights, log R), equal to
+        log min(H, R) for uniform ones, and the index NaN when one head carries everything.
+      n_draws: resamples of the sequences.
+      seed: of permutations and draws; equal seeds give equal numbers.
+    """
+    n_roles = np.shape(masses["mass"])[-1] - 1
+    return _drawn(masses, n_roles, head_weights, n_draws, np.random.default_rng(seed))
+
+
+def of_offsets(
+    masses: Mapping[str, Any],
+    head_weights: np.ndarray | None = None,
+    *,
+    n_draws: int = N_DRAWS,
+    seed: int = 0,
+) -> Drawn:
+    """The role-free companion of `of_roles`: key offsets in place of roles.
+
+    R is the number of offsets at which a key is visible. Takes `partition.offset_masses`, and is
+    otherwise the same. It sees heads that differ in where they look; heads that find different
+    words at like distances look alike to it.
+    """
+    n_offsets = int((np.asarray(masses["baseline"]).sum(0) > 0).sum())
+    return _drawn(masses, n_offsets, head_weights, n_draws, np.random.default_rng(seed))
+
+
+def over_layers(layers: Sequence[Drawn]) -> Drawn:
+    """The mean over the layers in which the index is defined: that of a model.
+
+    Args:
+      layers: drawn with one seed, so that a resample is of the same sequences in each.
+    """
+    found = [layer for layer in layers if not math.isnan(layer.index_d[0])]
+    if not found:
+        return layers[0] if layers else Drawn(np.full(1, math.nan), math.nan, math.nan, 0)
+    return Drawn(
+        np.mean([layer.index_d for layer in found], axis=0),
+        float(np.mean([layer.nmi for layer in found])),
+        float(np.mean([layer.null for layer in found])),
+        min(layer.n_sequences for layer in found),
+    )
+
+
+def of_cell(runs: Sequence[Drawn]) -> Index:
+    """The index of a cell, the mean over its runs, with its interval; of one run, if it is alone.
 
     Interval: bootstrap. A draw takes runs with replacement, then sequences with replacement, the
     same ones in all of its runs, because the runs of a cell are scored on one probe draw. The null
@@ -117,54 +175,16 @@ def specialization(
     80 %.) With two runs no quantile is wide enough; it is then about the range of the two.
 
     Args:
-      runs: for each run `partition.role_masses`, concatenated over batches.
-      head_weights: for each run the probability of each head, [n], such as `used_shares`: this is
-        `specialization_used`. The divisor becomes min(entropy of the weights, log R), equal to
-        log min(H, R) for uniform ones, and the index NaN when one head carries everything.
-      n_draws: resamples of the sequences.
-      seed: of permutations and draws; equal seeds give equal numbers.
+      runs: drawn with one seed and as often.
     """
-    n_roles = [np.shape(run["mass"])[-1] - 1 for run in runs]
-    return _cell(runs, n_roles, head_weights, n_draws, seed)
-
-
-def offset_specialization(
-    runs: Sequence[Mapping[str, Any]],
-    head_weights: Sequence[np.ndarray] | None = None,
-    *,
-    n_draws: int = N_DRAWS,
-    seed: int = 0,
-) -> Index:
-    """The role-free companion of `specialization`: key offsets in place of roles.
-
-    R is the number of offsets at which a key is visible. Takes `partition.offset_masses`, and is
-    otherwise `specialization`. It sees heads that differ in where they look; heads that find
-    different words at like distances look alike to it.
-    """
-    n_offsets = [int((np.asarray(run["baseline"]).sum(0) > 0).sum()) for run in runs]
-    return _cell(runs, n_offsets, head_weights, n_draws, seed)
-
-
-def _cell(
-    runs: Sequence[Mapping[str, Any]],
-    n_cells: Sequence[int],
-    head_weights: Sequence[np.ndarray] | None,
-    n_draws: int,
-    seed: int,
-) -> Index:
-    weights = [None] * len(runs) if head_weights is None else head_weights
-    each = [
-        _run(run, n, w, n_draws, np.random.default_rng(seed))
-        for run, n, w in zip(runs, n_cells, weights, strict=True)
-    ]
-    found = [run for run in each if not math.isnan(run.index_d[0])]
+    found = [run for run in runs if not math.isnan(run.index_d[0])]
     if not found:
         return Index(math.nan, math.nan, math.nan, math.nan, math.nan, 0, 0)
     n_runs, n_sequences = len(found), min(run.n_sequences for run in found)
     index_rd = np.stack([run.index_d for run in found])
-    rng = np.random.default_rng([seed, 1])
+    rng = np.random.default_rng(1)
     drawn_mr = rng.integers(n_runs, size=(_N_NESTED, n_runs))
-    resample_m = 1 + np.arange(_N_NESTED) % n_draws
+    resample_m = 1 + np.arange(_N_NESTED) % (index_rd.shape[1] - 1)
     mean_m = index_rd[drawn_mr, resample_m[:, None]].mean(-1)
     n_units = n_runs if n_runs > 1 else n_sequences
     wide = math.sqrt(n_units / (n_units - 1)) * stats.t.ppf((1 + _LEVEL) / 2, n_units - 1)
@@ -181,20 +201,13 @@ def _cell(
     )
 
 
-class _Run(NamedTuple):
-    index_d: np.ndarray  # of the sequences as they are, then of each resample
-    nmi: float
-    null: float
-    n_sequences: int
-
-
-def _run(
+def _drawn(
     masses: Mapping[str, Any],
     n_cells: int,
     head_weights: np.ndarray | None,
     n_draws: int,
     rng: np.random.Generator,
-) -> _Run:
+) -> Drawn:
     mass_bnc = np.asarray(masses["mass"], np.float64)[np.asarray(masses["n_rows"]) > 0]
     if head_weights is None:
         weights_n = _uniform(mass_bnc.shape[1])
@@ -205,7 +218,7 @@ def _run(
     ceiling = min(special.entr(weights_n).sum(), math.log(max(n_cells, 1)))
     # One sequence is its own permutation: nothing tells it from chance.
     if not ceiling > 0 or b < 2:
-        return _Run(np.full(1 + n_draws, math.nan), math.nan, math.nan, b)
+        return Drawn(np.full(1 + n_draws, math.nan), math.nan, math.nan, b)
     mass_bnc = mass_bnc[..., mass_bnc.sum((0, 1)) > 0]  # half of the offsets of a causal mask
 
     def nmi(counts_db: np.ndarray, permuted_bnc: np.ndarray) -> np.ndarray:
@@ -225,7 +238,7 @@ def _run(
     null_d = np.concatenate([null(whole_1b, N_NULL), null(resampled_db, _N_NULL_RESAMPLED)])
     told_d = 1 - null_d > _ROUNDING  # a resample of a single sequence may not be
     index_d = np.where(told_d, (nmi_d - null_d) / np.where(told_d, 1 - null_d, 1), math.nan)
-    return _Run(index_d, float(nmi_d[0]), float(null_d[0]), b)
+    return Drawn(index_d, float(nmi_d[0]), float(null_d[0]), b)
 
 
 def _uniform(n: int) -> np.ndarray:

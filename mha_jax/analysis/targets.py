@@ -38,15 +38,15 @@ def token_in(tokens_bt: jax.Array, ids: Sequence[int]) -> jax.Array:
 
 
 def same_token(tokens_bt: jax.Array) -> jax.Array:
-    """Earlier keys with the query's token: x_s = x_t, s < t; also called duplicate token.
+    """Other keys with the query's token: x_s = x_t, s != t; also called duplicate token.
 
-    TransformerLens `head_detector.py`.
+    Under a causal mask the earlier ones, as in TransformerLens `head_detector.py`.
     """
-    return _equal(tokens_bt) & _earlier(tokens_bt.shape[1])
+    return _equal(tokens_bt) & _others(tokens_bt.shape[1])
 
 
 def same_class(class_bt: jax.Array, tokens_bt: jax.Array) -> jax.Array:
-    """Earlier keys with another token of the query's class: c_s = c_t, x_s != x_t, s < t.
+    """Keys with another token of the query's class: c_s = c_t, x_s != x_t.
 
     Ours. The query's own token is left out, so that this does not rise with `same_token`.
 
@@ -54,11 +54,12 @@ def same_class(class_bt: jax.Array, tokens_bt: jax.Array) -> jax.Array:
       class_bt: class of each token, int.
       tokens_bt: the tokens.
     """
-    return _equal(class_bt) & ~_equal(tokens_bt) & _earlier(tokens_bt.shape[1])
+    return _equal(class_bt) & ~_equal(tokens_bt)
 
 
 def induction(tokens_bt: jax.Array) -> jax.Array:
-    """Keys behind an earlier copy of the query's token: x_(s-1) = x_t, 1 <= s < t.
+    """Keys behind an earlier copy of the query's token: x_(s-1) = x_t, 1 <= s < t, whatever the
+    mask.
 
     TransformerLens `head_detector.py`, where s = t counts as well when x_(t-1) = x_t. Here it does
     not: that key is the query itself.
@@ -96,6 +97,10 @@ def _queries(length: int) -> jax.Array:
 
 def _earlier(length: int) -> jax.Array:
     return (_keys(length) < _queries(length))[None]
+
+
+def _others(length: int) -> jax.Array:
+    return (_keys(length) != _queries(length))[None]
 
 
 def _equal(x_bt: jax.Array) -> jax.Array:

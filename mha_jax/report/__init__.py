@@ -6,6 +6,7 @@ intervals.py of a mean and of a success rate; compare.py: of two cells, which is
 pairs.py     comparisons.csv; order.py: order.txt
 documents.py documents.csv, and a bootstrap over the documents of a text
 tables.py    runs.csv, frontier.csv, heads.csv, timing.csv
+head_columns.py  what frontier.csv tells of heads
 across.py    two sweeps side by side; across_text.py: as text and JSON
 figure.py    figures/frontier.svg and .png: the page
 panels.py    its scatter plots, with labels.py, which places their text; maps.py: its heat maps

@@ -17,6 +17,7 @@ from mha_jax.report.look import FAMILIES, LOG_METRICS, SMALL, family
 _COLOURS = "Blues"  # one hue, light to dark: its order survives every colour vision, and grey print
 _SQUARE = 0.22  # inches: side of a square of a head map
 _TALLEST = 2.6  # inches: many heads get flatter squares instead of a taller map
+_ROLE = "role/"
 _GAP, _NAMES = 0.34, 0.22  # inches: between maps, and for the layer's name before a head's number
 
 
@@ -85,13 +86,16 @@ def head_maps(
         if not c.cell.seeds:
             continue
         first = c.cell.seeds[0]
-        rows = of_run.get(first.hash)
-        if rows is None:
+        rows = [row for row in of_run.get(first.hash, ()) if row["score"].startswith(_ROLE)]
+        if not rows:
             continue
         seeds.append(first.seed)
-        roles = tuple(dict.fromkeys(row["role"] for row in rows))
+        roles = tuple(dict.fromkeys(row["score"].removeprefix(_ROLE) for row in rows))
         keys = list(dict.fromkeys((row["layer"], row["head"], row["kv_head"]) for row in rows))
-        mass = {(row["layer"], row["head"], row["role"]): row["mass"] for row in rows}
+        mass = {
+            (row["layer"], row["head"], row["score"].removeprefix(_ROLE)): row["value"]
+            for row in rows
+        }
         several = len({layer for layer, _, _ in keys}) > 1
         pairs = list(zip(keys, keys[1:], strict=False))
         maps.append(

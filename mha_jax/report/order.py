@@ -17,6 +17,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mha_jax.config import TaskRef
 from mha_jax.report import pairs, verdict
 from mha_jax.report.cells import CellRuns
 from mha_jax.report.compare import POWER
@@ -33,9 +34,10 @@ def text(gathered: Sequence[CellRuns], comparisons: Sequence[Row]) -> str:
       gathered: the cells.
       comparisons: rows of `comparisons.csv` about them.
     """
-    blocks = []
-    for (task, policy, to), members in pairs.groups(gathered).items():
-        heading = task.name if policy == "none" else f"{task.name}, matched by {policy} to {to}"
+    blocks, groups = [], pairs.groups(gathered)
+    for (task, policy, to), members in groups.items():
+        heading = task.name + _what_varies(task, [other for other, _, _ in groups])
+        heading += "" if policy == "none" else f", matched by {policy} to {to}"
         found = {
             frozenset((row["config_hash_a"], row["config_hash_b"])): row
             for row in comparisons
@@ -43,6 +45,14 @@ def text(gathered: Sequence[CellRuns], comparisons: Sequence[Row]) -> str:
         }
         blocks.append("\n".join(_block(heading, members, found)))
     return "\n\n".join(blocks) + "\n"
+
+
+def _what_varies(task: TaskRef, tasks: Sequence[TaskRef]) -> str:
+    """The fields by which a task differs from others of its name: " with length=16, seed=1"."""
+    fields = (*task.params, ("seed", task.seed))
+    others = [dict((*t.params, ("seed", t.seed))) for t in tasks if t.name == task.name]
+    varying = [f"{k}={v}" for k, v in fields if any(other[k] != v for other in others)]
+    return f" with {', '.join(varying)}" if varying else ""
 
 
 def _block(heading: str, members: Sequence[CellRuns], found: Found) -> list[str]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mha_jax import config
-from mha_jax.report import cells, stats
+from mha_jax.report import cells, head_columns, stats
 from mha_jax.report.cells import CellRuns
 from mha_jax.report.intervals import wilson
 from mha_jax.store import StoredRun
@@ -32,10 +32,12 @@ FRONTIER_COLUMNS = (
     *("solved_at", "weight_decay", "validation_mean", "flops_per_token", "n_runs", "n_done"),
     *("n_diverged", "n_failed", "n_unfinished", "task_seed", "task_params", "n_selection"),
     *("state_bytes", "edge_gain", "twin_validation_mean", "twin_change", "twin_allowed"),
+    *head_columns.COLUMNS,
 )
 HEAD_COLUMNS = (
     *("experiment", "hash", "label", "task", "variant", "n_heads", "n_kv_heads", "seed"),
-    *("layer", "head", "kv_head", "role", "mass", "baseline", "corrected", "n_rows"),
+    *("layer", "head", "kv_head", "role", "score", "value", "baseline", "corrected"),
+    *("low", "high", "share", "n_rows"),
     *("data_seed", "lr", "weight_decay", "group_hash"),
 )
 
@@ -113,6 +115,7 @@ def frontier_rows(gathered: Sequence[CellRuns]) -> list[Row]:
             "direction": c.spec.direction,
             "chance": c.spec.chance,
             "solved_at": c.spec.solved_at,
+            **head_columns.of_cell(c),
         }
         row = {name: row[name] for name in FRONTIER_COLUMNS}
         if len(c.cell.outputs) > 1:

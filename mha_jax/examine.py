@@ -1,0 +1,137 @@
+"""What the heads of a model do, on the probe draw. Pure functions of the parameters.
+
+Everything is kept sequence by sequence, so that the host can draw sequences again for an interval.
+The two functions are two programs: the first one also follows a run while it trains.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mha_jax import loss, rng
+from mha_jax.analysis import ablation, catalogue, partition, scores, similarity
+from mha_jax.attention.core import visible_keys
+from mha_jax.config import StaticConfig
+from mha_jax.tasks import Batch
+from mha_jax.train import Program
+
+_PROBE_BATCH = 32  # sequences at a time
+_PROBE_FLOATS = 2**24  # and at most this many weights of a layer: a probe holds all of its batch
+
+# One entry a layer; None for a mixer without attention weights.
+Layers = list[dict[str, Any] | None]
+
+
+def look(
+    program: Program, params: Any, constants: dict[str, jax.Array], i: jax.typing.ArrayLike
+) -> Layers:
+    """Where the heads look, in batch i of the probe draw; b are its sequences.
+
+    Returns:
+      For each layer
+
+        scores    `scores.Sums` with the last axis of `score_names`
+        fixed     `scores.fixed_offsets` of every role: role -> `scores.Sums`
+        roles     `partition.role_masses`
+        offsets   `partition.offset_masses`
+        example   weights [n, t, s] of the first sequence
+    """
+    batch = probe_batch(program, constants, i)
+    outputs, layers = program.model.apply(params, batch.inputs, probe=_weights)
+    pointers = {role: batch.pointers[role] for role in program.spec.roles}
+
+    def of_layer(weights_bnts: jax.Array, visible_ts: np.ndarray) -> dict[str, Any]:
+        return {
+            "scores": catalogue.layer_sums(weights_bnts, visible_ts, batch, outputs, program.spec),
+            "fixed": {r: scores.fixed_offsets(p, visible_ts) for r, p in pointers.items()},
+            "roles": partition.role_masses(weights_bnts, pointers, visible_ts),
+            "offsets": partition.offset_masses(weights_bnts, visible_ts),
+            "example": weights_bnts[0],
+        }
+
+    seen = zip(layers, visible(program.static), strict=True)
+    return [None if weights is None else of_layer(weights, table) for weights, table in seen]
+
+
+def compare(
+    program: Program, params: Any, constants: dict[str, jax.Array], i: jax.typing.ArrayLike
+) -> Layers:
+    """What the heads are worth, and how alike they are, in batch i of the probe draw.
+
+    Returns:
+      For each layer
+
+        rise   `scores.Sums` of the rise of the loss per answer with z of the head at zero
+        js     `similarity.js_sums`
+    """
+    batch = probe_batch(program, constants, i)
+    _, stops = program.model.apply(params, batch.inputs, probe=lambda stops: stops)
+
+    def losses(**changes: Any) -> jax.Array:
+        outputs, _ = program.model.apply(params, batch.inputs, **changes)
+        return loss.of_sequences(outputs, batch, program.spec)
+
+    n_answers = batch.loss_mask.sum((1, 2)).astype(jnp.int32)
+    rises = ablation.leave_one_out(losses, stops, "zero")
+    out: Layers = []
+    for layer, rise, table in zip(stops, rises, visible(program.static), strict=True):
+        weights_bnts = _weights(layer)
+        found = {"rise": scores.Sums(rise, jnp.zeros(len(rise)), n_answers, n_answers)}
+        out.append(
+            None
+            if weights_bnts is None
+            else {**found, "js": similarity.js_sums(weights_bnts, table)}
+        )
+    return out
+
+
+def score_names(static: StaticConfig) -> list[tuple[str, ...]]:
+    """For each layer the names of the scores that `look` returns."""
+    spec = static.task.spec
+    return [catalogue.names(table, spec) for table in visible(static)]
+
+
+def n_batches(program: Program) -> int:
+    """Batches of the probe draw."""
+    return -(-program.static.train.n_probe // probe_size(program))
+
+
+def probe_batch(
+    program: Program, constants: dict[str, jax.Array], i: jax.typing.ArrayLike = 0
+) -> Batch:
+    """Batch i of the probe draw, with the constants of the test split; the first sequence of the
+    first is shown in images."""
+    key = rng.stream(program.static.task.seed, "probe", i)
+    return program.sample(key, constants, probe_size(program))
+
+
+def probe_size(program: Program) -> int:
+    """Sequences of a probe batch."""
+    length = program.spec.length
+    largest = max(layer.n_heads for layer in program.static.model.layers) * length**2
+    return max(1, min(program.static.train.n_probe, _PROBE_BATCH, _PROBE_FLOATS // largest))
+
+
+def _weights(stops: dict[str, jax.Array]) -> jax.Array | None:
+    """A layer's attention weights [b, n, t, s]; None where its mixer has none."""
+    weights = stops.get("weights_bkgts")
+    return None if weights is None else weights.reshape(weights.shape[0], -1, *weights.shape[3:])
+
+
+def visible(static: StaticConfig) -> list[np.ndarray]:
+    """Which keys the queries of each layer see, bool [t, s]."""
+    spec = static.task.spec
+    return [
+        visible_keys(
+            spec.length,
+            spec.mask,
+            n_context=spec.n_context,
+            window=layer.window,
+            n_sinks=layer.n_sinks,
+        )
+        for layer in static.model.layers
+    ]
