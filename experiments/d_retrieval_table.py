@@ -9,8 +9,8 @@ shape). To be seen: the error falls by a decade or more from D - 1 to D heads an
 grows with the length below D heads and not from D on; with two layers the fall is where layers *
 heads reaches D (conjecture).
 
-Seen with :full (341 runs on 2 cores, 14 minutes), normalised squared error, median of 5 seeds; * where
-twice the steps still take off more than a tenth of a decade (.10 to .28 of one):
+Seen with :full (341 runs on 2 cores, 14 minutes), normalised squared error, median of 5 seeds;
+* where twice the steps still take off more than a tenth of a decade (.10 to .28 of one):
 
     heads            1        2        3        4        5
     D 4, length 4    2.8e-2*  7.0e-3*  2.0e-3*  3.3e-5   3.8e-5
@@ -20,9 +20,9 @@ twice the steps still take off more than a tenth of a decade (.10 to .28 of one)
     D 4, length 8, two layers
                      3.9e-3*  3.3e-4
 
-The fall from D - 1 to D heads is a factor of 18 to 58, and of 12 from one head to two in each of two
-layers; a fifth head brings nothing that is told apart. The error grows with the length below D and
-not from D on. Below D heads nothing is converged, so none of those cells is ranked: at a gain of .1
+The fall from D - 1 to D heads is a factor of 18 to 58, and of 12 from one head to two in each of
+two layers; a fifth head brings nothing that is told apart. The error grows with the length below D
+and not from D on. Below D heads nothing is converged, so none of those cells is ranked: at a gain of .1
 to .3 of a decade a doubling they would need many to get to where D heads are.
 """
 

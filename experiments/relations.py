@@ -11,8 +11,8 @@ Cache: 16 heads of width 4 that share fewer and fewer kv heads, for R = 4 and R 
 heads solve the task until their keys and values have no room. All widths are fixed, so that more
 heads are more parameters.
 
-Seen with :full (367 runs on 2 cores, 28 minutes), accuracy of all answers, mean of 5 seeds; * where
-twice the steps still change it by more than .01:
+Seen with :full (367 runs on 2 cores, 28 minutes), accuracy of all answers, mean of 5 seeds;
+* where twice the steps still change it by more than .01:
 
     heads                       R - 1   R              16 heads of width 4, kv heads
     2 relations                 .587    1.000                         16     4      2      1
