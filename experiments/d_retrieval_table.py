@@ -22,8 +22,8 @@ Seen with :full (341 runs on 2 cores, 14 minutes), normalised squared error, med
 
 The fall from D - 1 to D heads is a factor of 18 to 58, and of 12 from one head to two in each of
 two layers; a fifth head brings nothing that is told apart. The error grows with the length below D
-and not from D on. Below D heads nothing is converged, so none of those cells is ranked: at a gain of .1
-to .3 of a decade a doubling they would need many to get to where D heads are.
+and not from D on. Below D heads nothing is converged, so none of those cells is ranked: at a gain
+of .1 to .3 of a decade a doubling they would need many to get to where D heads are.
 """
 
 from ml_collections import ConfigDict

@@ -69,6 +69,21 @@ class LoadedRun:
         """The parameters: a nested dict of arrays, as `Model.init` makes them."""
         return self._restored(at)[0]
 
+    def step(self, at: str | int = "last") -> int:
+        """Updates that the parameters of a checkpoint have behind them."""
+        return self._restored(at)[1]
+
+    def head_roles(self) -> dict[str, str]:
+        """Address of each query head, "l0.n3", -> the role it is named for at the end of the run;
+        {} while it is unfinished.
+        """
+        layers = self.summary.get("heads", {}).get("layers", {})
+        return {
+            f"{layer}.n{head}": role
+            for layer, told in layers.items()
+            for head, role in enumerate(told["names"])
+        }
+
     def steps(self) -> list[int]:
         """The steps at which there is a checkpoint."""
         return self._checkpoints.steps()
@@ -149,27 +164,35 @@ class LoadedRun:
         Raises:
           ValueError: the corpus of the task is not the one that the run was trained on.
         """
+        return jax.jit(lambda c: examine.probe_batch(self.program, c))(self.probe_constants())
+
+    def probe_constants(self) -> Any:
+        """What the probe draw takes from the task.
+
+        Raises:
+          ValueError: the corpus of the task is not the one that the run was trained on.
+        """
         task = self.run.static.task
         if task.data_changed:
             raise ValueError(
                 f"{self.directory}: the corpus of task {task.name!r} has changed since the run; "
                 f"give a text or inputs"
             )
-        constants = task.constants("test")
-        return jax.jit(lambda c: examine.probe_batch(self._program, c))(constants)
+        return task.constants("test")
 
     @functools.cached_property
-    def _program(self) -> train.Program:
+    def program(self) -> train.Program:
+        """The model and its task, as pure functions."""
         return train.Program.of(self.run.static)
 
     @functools.cached_property
     def _outputs(self) -> Any:
-        model = self._program.model
+        model = self.program.model
         return jax.jit(lambda params, inputs: model.apply(params, inputs)[0])
 
     @functools.cached_property
     def _weights(self) -> Any:
-        model = self._program.model
+        model = self.program.model
         return jax.jit(
             lambda params, inputs: model.apply(
                 params, inputs, probe=lambda stops: stops.get("weights_bkgts")
@@ -178,7 +201,7 @@ class LoadedRun:
 
     @functools.cached_property
     def _stops(self) -> Any:
-        model = self._program.model
+        model = self.program.model
         return jax.jit(
             lambda params, inputs, replace: model.apply(
                 params, inputs, probe=lambda stops: stops, replace=replace
@@ -190,7 +213,7 @@ class LoadedRun:
         if at not in self._cache:
             if isinstance(at, str) and at not in ("last", "best"):
                 raise ValueError(f"at={at!r} must be 'last', 'best' or a step")
-            shapes = jax.eval_shape(self._program.model.init, jax.random.key(0))
+            shapes = jax.eval_shape(self.program.model.init, jax.random.key(0))
             # A checkpoint holds the arrays of one lane, with the lane axis in front.
             template = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), shapes)
             step: int | Literal["best"] | None = None

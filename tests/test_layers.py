@@ -25,7 +25,7 @@ LAYERS = (
     ("group", "match", "members", "sweep", "plan", "writer", "records", "manifest", "checkpoint")
     + ("store", "tensorboard", "runstate", "idle"),
     ("lane", "outcome", "branch", "runner", "worker", "progress", "pool", "launch", "stages")
-    + ("report", "run", "cli"),
+    + ("report", "run", "importance", "redundancy", "heads_text", "cli"),
 )
 # Modules that may read less: beside themselves and the lowest layer only these.
 ONLY: dict[str, set[str]] = {

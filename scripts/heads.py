@@ -1,0 +1,86 @@
+"""What the heads of a trained run are worth, how alike they are, and what sharing would cost.
+
+usage: python scripts/heads.py RUN [--at=last|best|STEP] [--json]
+
+  RUN      a run, <workdir>/<experiment>/<label>-<hash>
+  --at     which checkpoint (default: last)
+  --json   print JSON
+  --help   this text
+
+Prints every query head and kv head with its role, the rise of the loss without it (zero, mean and
+resample ablation) and Michel's gradient importance, with the rank correlations of these; then,
+layer by layer, how alike heads attend and write, and what pooling kv heads would cost.
+docs/scores.md defines every number. Exit codes: 0 fine, 2 bad input (told in one line).
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from mha_jax.values import nearest  # noqa: E402
+
+_FLAGS = ("--at", "--json", "--help")
+
+
+def main(argv: list[str]) -> int:
+    """The exit code."""
+    if "--help" in argv or "-h" in argv:
+        print(__doc__)
+        return 0
+    try:
+        directory, at = _arguments(argv)
+        # Slow to import, so after what can be answered without.
+        from mha_jax import heads_text
+        from mha_jax.checkpoint import CheckpointError
+        from mha_jax.run import load_run
+
+        try:
+            told = heads_text.examine(load_run(directory), at)
+        except CheckpointError as error:
+            raise ValueError(error) from None
+    except (ValueError, OSError) as error:
+        print(f"heads.py: {error}", file=sys.stderr)
+        return 2
+    if "--json" in argv:
+        print(json.dumps(heads_text.to_json(told), indent=2))
+    else:
+        print(heads_text.to_text(told))
+    return 0
+
+
+def _arguments(argv: list[str]) -> tuple[str, str | int]:
+    """The run's directory and the checkpoint.
+
+    Raises:
+      ValueError: not one directory, an unknown flag, or no checkpoint's name.
+    """
+    at: str | int = "last"
+    for word in argv:
+        flag, equals, value = word.partition("=")
+        if not word.startswith("-"):
+            continue
+        if flag not in _FLAGS or bool(equals) != (flag == "--at"):
+            fix = nearest(flag, _FLAGS) or "; --help lists the flags"
+            raise ValueError(f"{word} is no flag{fix}")
+        if flag == "--at":
+            if value not in ("last", "best") and not value.isdecimal():
+                raise ValueError(f"--at={value} must be last, best or a step")
+            at = int(value) if value.isdecimal() else value
+    directories = [word for word in argv if not word.startswith("-")]
+    if len(directories) != 1:
+        given = " ".join(directories) or "nothing"
+        raise ValueError(f"takes one run, <workdir>/<experiment>/<label>-<hash>; got {given}")
+    return directories[0], at
+
+
+if __name__ == "__main__":
+    try:
+        code = main(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of a long table has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)

@@ -1,0 +1,189 @@
+"""`scripts/heads.py`: importance, redundancy, and what it prints."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mha_jax import examine, heads_text, importance, loss, redundancy
+from mha_jax.analysis import sharing
+from mha_jax.run import LoadedRun
+from tests.saved import saved
+from tests.synthetic import make_run, static
+
+SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "heads.py"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
+    """Four query heads that share two kv heads."""
+    return saved(tmp_path_factory.mktemp("heads"), static("relations", 4, 2), steps=(10,))
+
+
+@pytest.fixture(scope="module")
+def told(run: LoadedRun) -> heads_text.Told:
+    return heads_text.examine(run)
+
+
+def draw(run: LoadedRun) -> Any:
+    """The whole probe draw as one batch."""
+    parts = [
+        examine.probe_batch(run.program, run.probe_constants(), i)
+        for i in range(examine.n_batches(run.program))
+    ]
+    return jax.tree.map(lambda *x: np.concatenate(x), *parts)
+
+
+def mean_loss(run: LoadedRun, params: Any = None, **changes: Any) -> float:
+    batch = draw(run)
+    outputs, _ = run.program.model.apply(
+        run.params() if params is None else params, batch.inputs, **changes
+    )
+    return float(loss.mean_loss(loss.sums(outputs, batch, run.spec)))
+
+
+def test_every_head_is_there_once(told: heads_text.Told) -> None:
+    assert [head.address for head in told.heads] == [
+        *("l0.n0", "l0.n1", "l0.n2", "l0.n3", "l0.k0", "l0.k1")
+    ]
+
+
+def test_zero_is_the_rise_without_the_head(run: LoadedRun, told: heads_text.Told) -> None:
+    whole = mean_loss(run)
+    for one in told.heads:
+        mask = jnp.ones(4)
+        mask = mask.at[
+            jnp.array([one.head] if one.kind == "n" else [2 * one.head, 2 * one.head + 1])
+        ].set(0)
+        value, low, high = one.measures["zero"]
+        assert value == pytest.approx(mean_loss(run, head_mask=[mask]) - whole, abs=2e-5)
+        assert low <= value <= high
+
+
+def test_the_gradient_of_a_layer_has_length_one(told: heads_text.Told) -> None:
+    for kind in importance.KINDS:
+        chosen = [head for head in told.heads if head.kind == kind]
+        assert sum(head.gradient_per_layer**2 for head in chosen) == pytest.approx(1, abs=1e-5)
+        assert all(head.measures["gradient"][0] >= 0 for head in chosen)
+
+
+def test_rank_correlations() -> None:
+    def head(i: int, *values: float) -> importance.Head:
+        pairs = zip(importance.MEASURES, values, strict=True)
+        return importance.Head(0, "n", i, {m: (v, v, v) for m, v in pairs}, 0.0)
+
+    heads = [head(0, 1, 10, 3, 0), head(1, 2, 20, 2, 0), head(2, 3, 90, 1, 0)]
+    rho = importance.rank_correlations(heads, "n")
+    assert rho["zero", "mean"] == pytest.approx(1) and rho["zero", "resample"] == pytest.approx(-1)
+    assert np.isnan(rho["zero", "gradient"])  # the same for all
+    assert all(np.isnan(x) for x in importance.rank_correlations(heads[:2], "n").values())
+
+
+def test_pooling_is_measured_on_the_tied_model(run: LoadedRun, told: heads_text.Told) -> None:
+    params = run.params()
+    layer = params["layers"]["0"]
+    tied = {**layer, "mixer": sharing.tie_heads(layer["mixer"], 2, [[0, 1]])}
+    rise = mean_loss(run, {**params, "layers": {"0": tied}}) - mean_loss(run)
+    assert told.redundancy.pooled == {1: pytest.approx(rise, abs=2e-5)}
+    (layer_told,) = told.redundancy.layers
+    assert list(layer_told.sharing) == [1]
+    assert 0 < layer_told.sharing[1][0] < 1
+
+
+def test_equal_heads_are_found_redundant(tmp_path: Path) -> None:
+    """Two kv heads with one set of weights, read by equal queries: nothing tells them apart."""
+    run = saved(tmp_path, static("relations", 4, 2), steps=(10,))
+    mixer = run.params()["layers"]["0"]["mixer"]
+    for name, n in (("wq", 4), ("wk", 2), ("wv", 2)):
+        w = np.asarray(mixer[name]).reshape(64, n, 16)
+        mixer[name] = jnp.asarray(np.repeat(w[:, :1], n, axis=1).reshape(64, -1))
+    found = redundancy.redundancy(run)
+    (layer,) = found.layers
+    np.testing.assert_allclose(layer.js_nn, 0, atol=1e-6)
+    np.testing.assert_allclose(layer.key_cka_kk, 1, atol=1e-5)
+    np.testing.assert_allclose(layer.value_cka_kk, 1, atol=1e-5)
+    assert found.pooled[1] == pytest.approx(0, abs=1e-6)
+    assert layer.sharing[1] == pytest.approx((0, 0), abs=1e-12)
+
+
+def test_a_language_model_has_copying_and_two_layers_composition(tmp_path: Path) -> None:
+    spec = static(
+        "copy", 2, n_layers=2, model={"residual": True, "positions": "rope", "gate": True}
+    )
+    found = redundancy.redundancy(saved(tmp_path, spec, steps=(10,)))
+    first, second = found.layers
+    assert first.copying_n is not None and first.copying_n.shape == (2,)
+    assert np.isfinite(first.output_cka_nn).all() and np.isfinite(second.key_cka_kk).all()
+    assert {name: m.shape for name, m in found.composition[0, 1].items()} == {
+        name: (2, 2) for name in "qkv"
+    }
+
+
+def test_a_layer_without_wo_is_told_without_composition(tmp_path: Path) -> None:
+    spec = static("relations", 2, model={"use_wo": False})
+    found = redundancy.redundancy(saved(tmp_path, spec, steps=(10,)))
+    assert not found.composition and found.layers[0].copying_n is None
+
+
+def script(*argv: str) -> int:
+    module = runpy.run_path(str(SCRIPT))
+    return module["main"](list(argv))
+
+
+def test_the_script_prints_tables(run: LoadedRun, capsys: Any) -> None:
+    assert script(str(run.directory)) == 0
+    text = capsys.readouterr().out
+    for word in (
+        "l0.n3",
+        "l0.k1",
+        "resample",
+        "rank correlation",
+        "weight-sharing error",
+        "pooled",
+    ):
+        assert word in text, word
+    assert max(map(len, text.splitlines()[1:])) < 220
+
+
+def test_the_script_prints_json(run: LoadedRun, capsys: Any) -> None:
+    assert script(str(run.directory), "--json", "--at=10") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["step"] == 10 and len(told["heads"]) == 6 and told["unit"] == "nats"
+    assert np.shape(told["layers"][0]["js_nn"]) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        ((), "takes one run"),
+        (("a", "b"), "takes one run"),
+        (("a", "--jsn"), "did you mean --json"),
+        (("a", "--at"), "is no flag"),
+        (("a", "--at=first"), "must be last, best or a step"),
+        (("nowhere",), "nowhere"),
+    ],
+)
+def test_bad_input_is_one_line(argv: tuple[str, ...], says: str, capsys: Any) -> None:
+    assert script(*argv) == 2
+    error = capsys.readouterr().err
+    assert says in error and error.count("\n") == 1
+
+
+def test_a_run_without_checkpoints_is_one_line(tmp_path: Path, capsys: Any) -> None:
+    directory = make_run(tmp_path, static("relations", 4), 0.5)
+    assert script(str(directory)) == 2 and "no checkpoint yet" in capsys.readouterr().err
+    run = saved(tmp_path / "saved", static("relations", 4), steps=(10,))
+    assert script(str(run.directory), "--at=7") == 2
+    error = capsys.readouterr().err
+    assert "7" in error and error.count("\n") == 1
+
+
+def test_help_needs_no_run(capsys: Any) -> None:
+    assert script("--help") == 0 and "usage" in capsys.readouterr().out
+    assert "jax" in sys.modules  # of this test; the script itself imports it only for a run
