@@ -2,7 +2,6 @@
 
 import json
 import runpy
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +56,8 @@ def test_every_head_is_there_once(told: heads_text.Told) -> None:
 def test_zero_is_the_rise_without_the_head(run: LoadedRun, told: heads_text.Told) -> None:
     whole = mean_loss(run)
     for one in told.heads:
-        mask = jnp.ones(4)
-        mask = mask.at[
-            jnp.array([one.head] if one.kind == "n" else [2 * one.head, 2 * one.head + 1])
-        ].set(0)
+        group = [one.head] if one.kind == "n" else [2 * one.head, 2 * one.head + 1]
+        mask = jnp.ones(4).at[jnp.array(group)].set(0)
         value, low, high = one.measures["zero"]
         assert value == pytest.approx(mean_loss(run, head_mask=[mask]) - whole, abs=2e-5)
         assert low <= value <= high
@@ -139,15 +136,8 @@ def script(*argv: str) -> int:
 def test_the_script_prints_tables(run: LoadedRun, capsys: Any) -> None:
     assert script(str(run.directory)) == 0
     text = capsys.readouterr().out
-    for word in (
-        "l0.n3",
-        "l0.k1",
-        "resample",
-        "rank correlation",
-        "weight-sharing error",
-        "pooled",
-    ):
-        assert word in text, word
+    for told in ("l0.n3", "l0.k1", "resample", "rank correlation", "weight-sharing", "pooled"):
+        assert told in text, told
     assert max(map(len, text.splitlines()[1:])) < 220
 
 
@@ -186,4 +176,3 @@ def test_a_run_without_checkpoints_is_one_line(tmp_path: Path, capsys: Any) -> N
 
 def test_help_needs_no_run(capsys: Any) -> None:
     assert script("--help") == 0 and "usage" in capsys.readouterr().out
-    assert "jax" in sys.modules  # of this test; the script itself imports it only for a run
