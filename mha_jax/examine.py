@@ -1,11 +1,13 @@
 """What the heads of a model do, on the probe draw. Pure functions of the parameters.
 
 Everything is kept sequence by sequence, so that the host can draw sequences again for an interval.
-The two functions are two programs: the first one also follows a run while it trains.
+`look`, `compare` and `repeated` are three programs: the first one also follows a run while it
+trains.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from mha_jax import loss, rng
-from mha_jax.analysis import ablation, catalogue, partition, scores, similarity
+from mha_jax.analysis import ablation, catalogue, partition, repeats, scores, similarity
 from mha_jax.attention.core import visible_keys
 from mha_jax.config import StaticConfig
-from mha_jax.tasks import Batch
+from mha_jax.tasks import Batch, TaskSpec
 from mha_jax.train import Program
 
 _PROBE_BATCH = 32  # sequences at a time
@@ -87,6 +89,52 @@ def compare(
             else {**found, "js": similarity.js_sums(weights_bnts, table)}
         )
     return out
+
+
+def repeated(program: Program, params: Any) -> Layers:
+    """Where the heads look in a block of random tokens that is repeated: induction, on inputs that
+    nothing else explains.
+
+    Returns:
+      For each layer name -> `scores.Sums`, with the names of `repeated_forms`.
+    """
+    out: Layers = [{} for _ in program.static.model.layers]
+    spec, tables = program.spec, visible(program.static)
+    for name, (n_repeats, target) in repeated_forms(spec).items():
+        start, *others = _start_first(spec)
+        period = repeats.block_period(spec.length, n_repeats, len(others))
+        key = rng.stream(program.static.task.seed, name)
+        size = probe_size(program)
+        tokens_bt = repeats.tokens(key, size, spec.length, period, others, start)
+        _, layers = program.model.apply(params, tokens_bt, probe=_weights)
+        for i, (weights_bnts, visible_ts) in enumerate(zip(layers, tables, strict=True)):
+            found = out[i]
+            if weights_bnts is None or found is None:
+                out[i] = None
+            else:
+                keys_bts = target(spec.length, period)
+                found[name] = scores.mass(weights_bnts, keys_bts, visible_ts)
+    return out
+
+
+def repeated_forms(spec: TaskSpec) -> dict[str, tuple[int, Callable[[int, int], jax.Array]]]:
+    """Name -> repeats and target of the forms that the task has inputs for: tokens, read in their
+    order, and room for a block of two.
+    """
+    if spec.inputs != "tokens" or spec.mask != "causal" or spec.query_token:
+        return {}
+    forms = {
+        "repeated/induction": (2, repeats.latest),
+        "repeated/prefix_matching": (4, repeats.every),
+    }
+    n_ids = spec.input_sizes[0] - 1
+    return {k: form for k, form in forms.items() if min((spec.length - 1) // form[0], n_ids) >= 2}
+
+
+def _start_first(spec: TaskSpec) -> list[int]:
+    """All tokens, the start token of a repeated sequence first: a delimiter, or token 0."""
+    start = spec.delimiters[0] if spec.delimiters else 0
+    return [start, *(token for token in range(spec.input_sizes[0]) if token != start)]
 
 
 def score_names(static: StaticConfig) -> list[tuple[str, ...]]:

@@ -90,6 +90,7 @@ class Group:
         self._look = self._compiled(
             lambda params, constants, i: examine.look(program, params, constants, i), mapped=1
         )
+        self._repeated = self._compiled(lambda params: examine.repeated(program, params), mapped=1)
         self._compare = self._compiled(
             lambda params, constants, i: examine.compare(program, params, constants, i), mapped=1
         )
@@ -179,15 +180,22 @@ class Group:
         ]
 
     def examine(self, state: train.State) -> list[Any]:
-        """For every lane the entries of `examine.look` and of `examine.compare`, as numpy, over the
-        whole probe draw."""
+        """For every lane the entries of `examine.look` and `examine.compare` over the whole probe
+        draw, as numpy, and those of `examine.repeated` under "repeated".
+        """
         batches = []
         for i in range(examine.n_batches(self.program)):
             args = (state.params, self.constants["test"], np.int32(i))
             batches.append(jax.device_get((self._look(*args), self._compare(*args))))
+        again: Any = [{} for _ in batches[0][0]]
+        if examine.repeated_forms(self.spec):
+            again = jax.device_get(self._repeated(state.params))
         return [
             [
-                None if first is None else _joined(batches, layer, r)
+                None
+                if first is None
+                else _joined(batches, layer, r)
+                | {"repeated": jax.tree.map(lambda x, r=r: x[r], again[layer])}
                 for layer, first in enumerate(batches[0][0])
             ]
             for r in range(self.lanes)

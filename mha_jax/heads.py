@@ -98,6 +98,7 @@ def layer_scores(found: Mapping[str, Any], names: Sequence[str]) -> dict[str, Sc
     for role, offsets in found["fixed"].items():
         accuracy = Sums(*(x[..., names.index(f"dependency/{role}")] for x in found["scores"]))
         out[f"dependency/{role}"] = bootstrap.above_offset(accuracy, offsets)
+    out |= {name: bootstrap.finish(sums) for name, sums in found["repeated"].items()}
     weights_nr = naming.role_weights(found["roles"])
     unknown_n = np.full(len(weights_nr), math.nan)
     n_rows, n_queries = found["roles"]["n_rows"].sum(), found["scores"].n_queries[:, 0].sum()

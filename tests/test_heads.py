@@ -200,6 +200,39 @@ def test_tasks_that_lack_something_have_fewer_scores() -> None:
     assert not [name for name in no_roles if name.startswith(("role", "alignment", "dependency"))]
 
 
+def test_repeated_tokens_are_scored_where_a_task_reads_tokens_in_order() -> None:
+    """Against the definition: the weight on what followed the earlier occurrences."""
+    group, state, found = examined("copy", 2)
+    assert set(examine.repeated_forms(group.spec)) == {
+        *("repeated/induction", "repeated/prefix_matching")
+    }
+    assert not examine.repeated_forms(small("relations", 2).task.spec)
+    assert not examine.repeated_forms(small("histogram", 2).task.spec)  # its mask is full
+    assert not examine.repeated_forms(small("copy", 2, length=2).task.spec)  # no room
+    (names,) = examine.score_names(group.static)
+    scores = heads.layer_scores(found[0], names)
+    length, vocab = group.spec.length, group.spec.input_sizes[0]
+    for name, n_repeats in (("repeated/induction", 2), ("repeated/prefix_matching", 4)):
+        period = min((length - 1) // n_repeats, vocab - 1)
+        key = rng.stream(group.static.task.seed, name)
+        start, *others = examine._start_first(group.spec)
+        assert group.spec.vocab[start] == "|"
+        tokens = examine.repeats.tokens(key, 32, length, period, others, start)
+        params = jax.tree.map(lambda x: x[0], state.params)
+        _, layers = group.program.model.apply(params, tokens, probe=lambda stops: stops)
+        weights = np.asarray(layers[0]["weights_bkgts"], np.float64)[:, :, 0]
+        total, n_rows = np.zeros(2), 0
+        for b, t in np.ndindex(32, length):
+            ids = [int(x) for x in tokens[b]]
+            keys = [s for s in range(2, t + 1) if ids[s - 1] == ids[t] and s - 1 < t]
+            keys = keys[-1:] if n_repeats == 2 else keys
+            if keys and t > period:
+                total += weights[b, :, t][:, keys].sum(-1)
+                n_rows += 1
+        np.testing.assert_allclose(scores[name].value, total / n_rows, atol=1e-5)
+        assert scores[name].n_rows == n_rows
+
+
 def test_without_roles_a_head_is_named_by_scores_that_need_none(tmp_path: Any) -> None:
     group, _, found = examined("histogram", 2)
     (layer,) = heads.read(found, group.static)
