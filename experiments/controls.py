@@ -7,7 +7,18 @@ Each of these tasks needs one attention pattern a layer, so one head is enough, 
 the same width are only narrower. A sweep that finds an advantage of many heads here has found
 something else: too few steps, an untuned learning rate.
 
-:full has not been run to its end yet; the dry run tells its size.
+Seen with :full (163 runs on 2 cores, 20 minutes), accuracy, mean of 5 seeds:
+
+    heads        1        2        8
+    copy         1.0000   1.0000   1.0000
+    sort          .9998    .9998    .9998
+    mqar          .9999   1.0000   1.0000
+    histogram     .778     .963     .998    (1 and 2: twice the steps still add .04 and .01)
+
+Heads do not help with copying, sorting and recall: all cells are solved, and none is better than
+another. Counting shows the trap: at this budget one head looks far worse than eight, but its cell
+is not converged and is not ranked. With 8,000 steps in place of 1,000 (one seed, rate 8e-3) one
+head is at .982 and two at .9997: what heads buy here is speed.
 """
 
 from ml_collections import ConfigDict
