@@ -16,7 +16,7 @@ from mha_jax import examine, heads, loss, outcome, rng
 from mha_jax.analysis import catalogue, naming
 from mha_jax.config import Hypers
 from mha_jax.group import Group
-from mha_jax.report import cells, head_columns, tables
+from mha_jax.report import cells, head_columns, maps, tables
 from mha_jax.store import read_heads, read_sweep
 from tests.synthetic import make_run, static
 
@@ -264,6 +264,9 @@ def test_the_cell_of_a_frontier_tells_of_its_heads(tmp_path: Any) -> None:
     assert row["specialization_low"] < row["specialization"] < row["specialization_high"]
     assert row["head_roles"] == " ".join(told["layers"]["l0"]["names"])
     assert row["roles_covered_at_0.5"] == naming.covered(told["layers"]["l0"]["names"])
+    (one,), _ = maps.head_maps([cell], tables.head_rows(runs)[0])
+    assert one.has_index and one.title.startswith("4 heads\nGQA-2\ns .") and " to ." in one.title
+    assert one.roles == group.spec.roles
 
 
 def test_a_cell_without_heads_leaves_blanks(tmp_path: Any) -> None:

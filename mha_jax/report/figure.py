@@ -35,6 +35,12 @@ _STYLE: Any = {
 _WORDS = ("no", "one", "two", "three", "four")
 
 
+_SPECIALIZATION = (
+    "s: how far the heads divide the roles, 0 like chance, 1 evenly parted, mean over seeds (95 % "
+    "interval); it says that heads differ, not that they are right"
+)
+
+
 def frontier(cells: Sequence[CellRuns], heads: Sequence[dict[str, Any]]) -> dict[str, bytes]:
     """The figure of an experiment.
 
@@ -137,13 +143,19 @@ class _Row:
         self.maps, self.seed = maps.head_maps(cells, heads)
         if len(self.spec.roles) < 2:
             self.maps = []
+        self.has_index = any(one.has_index for one in self.maps)
         self.lines = maps.flow(self.maps, _WIDTH - _LEFT - _RIGHT) if self.maps else []
 
     @property
     def height(self) -> float:
         """Inches."""
         below = sum(sum(maps.line_height(line)) + _MAP_BELOW for line in self.lines)
-        return self._heading + _PANEL + _BELOW_PANEL + (_MAP_HEADING + below if self.lines else 0)
+        of_maps = self._map_heading + below if self.lines else 0
+        return self._heading + _PANEL + _BELOW_PANEL + of_maps
+
+    @property
+    def _map_heading(self) -> float:
+        return _MAP_HEADING + (_LINE if self.has_index else 0)
 
     @property
     def _heading(self) -> float:
@@ -181,7 +193,9 @@ class _Row:
                 f"0 to 1; a row is a head, white lines part the kv groups ({self.seed})",
                 color="0.3",
             )
-            top += _MAP_HEADING
+            if self.has_index:
+                page.text(_LEFT + 1.85, top + 0.08 + _LINE, _SPECIALIZATION, color="0.3")
+            top += self._map_heading
         for line_of_maps in self.lines:
             left = _LEFT
             title, squares = maps.line_height(line_of_maps)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mha_jax.report import head_columns
 from mha_jax.report.cells import CellRuns
 from mha_jax.report.look import FAMILIES, LOG_METRICS, SMALL, family
 
@@ -57,6 +58,7 @@ class HeadMap:
     mass: np.ndarray  # [heads of all layers, roles]
     edges: tuple[float, ...]  # before which row a new kv head begins
     layer_edges: tuple[float, ...]
+    has_index: bool  # whether the title ends with the cell's specialization
 
     @property
     def size(self) -> tuple[float, float]:
@@ -98,17 +100,27 @@ def head_maps(
         }
         several = len({layer for layer, _, _ in keys}) > 1
         pairs = list(zip(keys, keys[1:], strict=False))
+        index = _index(c)
         maps.append(
             HeadMap(
-                c.label.replace(", ", "\n"),
+                "\n".join([*c.label.split(", "), *index]),
                 roles,
                 tuple(f"l{layer}.n{head}" if several else str(head) for layer, head, _ in keys),
                 np.array([[mass.get((*k[:2], role), math.nan) for role in roles] for k in keys]),
                 tuple(i + 0.5 for i, (a, b) in enumerate(pairs) if (a[0], a[2]) != (b[0], b[2])),
                 tuple(i + 0.5 for i, (a, b) in enumerate(pairs) if a[0] != b[0]),
+                bool(index),
             )
         )
     return maps, f"seed {seeds[0]}" if len(set(seeds)) == 1 else "lowest seed of each"
+
+
+def _index(c: CellRuns) -> list[str]:
+    """The line of a map's title with the cell's specialization and its interval; none without."""
+    told = head_columns.of_cell(c)
+    ends = (told[f"specialization{end}"] for end in ("", "_low", "_high"))
+    value, low, high = ("" if x is None else f"{x:.2f}".replace("0.", ".") for x in ends)
+    return [f"s {value} ({low} to {high})"] if value and low and high else []
 
 
 def flow(maps: Sequence[HeadMap], width: float) -> list[list[HeadMap]]:
