@@ -15,7 +15,9 @@ from mha_jax.tasks import TaskSpec
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 _DIRECT_LENGTH = 512  # attention/core.py: above it, scores are not kept for the backward pass
-_EVAL_BATCH, _PROBE_BATCH = 128, 32  # evaluate.py: sequences at a time
+_EVAL_BATCH = 128  # evaluate.py: sequences at a time
+# examine.py: the same, and weights of a layer; analysis/ablation.py: heads at a time.
+_PROBE_BATCH, _PROBE_FLOATS, _TOGETHER = 32, 2**24, 8
 
 
 class LayerCost(NamedTuple):
@@ -170,8 +172,8 @@ def memory(model: ModelSpec, spec: TaskSpec, train: TrainSpec) -> int:
 
     Parameters, gradients and AdamW's two moments (16 bytes each parameter), and the activations of
     the largest of its programs: a training step, which keeps those of all layers for its backward
-    pass, an evaluation, or a probe. The factors are fitted to what XLA reports for these programs
-    on a CPU, so that the estimate is 1 to 4 times that.
+    pass, an evaluation, a probe, or a probe without each head. The factors are fitted to what XLA
+    reports for these programs on a CPU, so that the estimate is 1 to 4 times that.
     """
     length, d, n_heads = spec.length, model.d_model, max(layer.n_heads for layer in model.layers)
     chunked = model.kernel != "reference" and length > _DIRECT_LENGTH
@@ -187,10 +189,13 @@ def memory(model: ModelSpec, spec: TaskSpec, train: TrainSpec) -> int:
     outside += 4 * len(spec.outputs) * spec.output_size
     outside += sum(spec.input_sizes) if spec.inputs == "vectors" else len(spec.input_sizes)
     forward = outside + 4 * d + 2 * max(layer.d_ff for layer in model.layers)
+    most = _PROBE_FLOATS // (n_heads * length**2)
+    probe_size = max(1, min(_PROBE_BATCH, train.n_probe, most))
     programs = (
         train.batch_size * (kept + 4 * n_heads * keys + outside),
         min(_EVAL_BATCH, train.n_eval) * (forward + 2 * n_heads * keys),
-        min(_PROBE_BATCH, train.n_probe) * (forward + 4 * n_heads * length),
+        probe_size * (forward + 4 * n_heads * length),
+        probe_size * (4 * n_heads * length + _TOGETHER * (forward + 2 * n_heads * keys)),
     )
     return 16 * model_params(model, spec) + 4 * length * max(programs)
 

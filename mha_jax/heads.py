@@ -125,6 +125,8 @@ def head_names(found: Mapping[str, Any], scores: Mapping[str, Score]) -> list[st
     if not roles or np.isnan(weights_nr).all():
         general = {name: scores[key].corrected for key, name in _GENERAL.items() if key in scores}
         roles = sorted(name for name, x in general.items() if not np.isnan(x).any())
+        if not roles:
+            return [naming.UNDEFINED] * len(weights_nr)
         weights_nr = np.stack([general[name] for name in roles], axis=1)
     return [naming.role_name(weights_r, roles) for weights_r in weights_nr]
 

@@ -123,6 +123,8 @@ class Lane:
         """Writes the head table, the attention images and `summary.json`; with the last the run is
         over."""
         log, static = self.about["log"], self.run.static
+        if diverged_at >= 0:  # of weights that are no numbers there is nothing to tell
+            heads = [None] * len(heads)
         of_heads = outcome.write_heads(
             self.directory, heads, static, with_indices=self.about["purpose"] == "sweep"
         )
@@ -132,8 +134,7 @@ class Lane:
             if found is not None
             for head, weights_ts in enumerate(found["example"])
         }
-        if diverged_at < 0:
-            self.writer.images(step, dict(list(images.items())[: log["n_images"]]))
+        self.writer.images(step, dict(list(images.items())[: log["n_images"]]))
         final = {f"test/{key}": value for key, value in tested.items()}
         self.writer.scalars(step, final)
         self.close()

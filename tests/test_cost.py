@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from cases import config_of, run_of
 
-from mha_jax import cost, evaluate, match, schema, tasks, train
+from mha_jax import cost, evaluate, examine, match, schema, tasks, train
+from mha_jax.analysis import ablation
 from mha_jax.attention import core
 from mha_jax.config import LayerSpec, ModelSpec
 from mha_jax.model import build
@@ -190,7 +191,9 @@ def test_it_knows_the_sizes_that_the_programs_work_in() -> None:
     for length in (513, 5000):
         chunk = core.chunk_length(np.ones((length, length), bool))
         assert cost._chunk_length(length) == chunk
-    assert (cost._EVAL_BATCH, cost._PROBE_BATCH) == (evaluate._EVAL_BATCH, evaluate._PROBE_BATCH)
+    assert evaluate._EVAL_BATCH == cost._EVAL_BATCH
+    assert (examine._PROBE_BATCH, examine._PROBE_FLOATS) == (cost._PROBE_BATCH, cost._PROBE_FLOATS)
+    assert ablation._TOGETHER == cost._TOGETHER
 
 
 @pytest.mark.parametrize(
@@ -211,6 +214,8 @@ def test_memory_is_estimated_from_above(overrides: dict[str, Any]) -> None:
     for function, tree in (
         (lambda s, c: train.train_chunk(program, s, hypers, c, jnp.int32(2)), state),
         (lambda p, c: evaluate.evaluate(program, p, c, jax.random.key(0), 2), state.params),
+        (lambda p, c: examine.look(program, p, c, 0), state.params),
+        (lambda p, c: examine.compare(program, p, c, 0), state.params),
     ):
         told = jax.jit(function).lower(tree, constants).compile().memory_analysis()
         used.append(told.temp_size_in_bytes + told.argument_size_in_bytes)

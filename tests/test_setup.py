@@ -197,8 +197,10 @@ def test_test_command_goes_on_after_a_failure(
     commands = fake_processes(monkeypatch, lambda command: "ruff" in command)
     monkeypatch.setattr(sys, "argv", ["test", "-k", "heads"])
     assert load_script("test").main() == 1
+    workers = f"-n {min(4, os.cpu_count() or 1)} --dist=loadfile"
+    pytest_command = f"pytest {workers} -k heads"
     for part, command in zip(
-        ("ruff check --output-format=concise", "ruff format --check", "mypy", "pytest -k heads"),
+        ("ruff check --output-format=concise", "ruff format --check", "mypy", pytest_command),
         commands,
         strict=True,
     ):
@@ -206,7 +208,7 @@ def test_test_command_goes_on_after_a_failure(
     commands.clear()
     monkeypatch.setattr(sys, "argv", ["test", "--smoke"])
     assert load_script("test").main() == 0
-    assert len(commands) == 1 and commands[0].endswith("-m pytest -m smoke")
+    assert len(commands) == 1 and commands[0].endswith(f"-m pytest {workers} -m smoke")
 
 
 @pytest.mark.parametrize("python", PYTHONS)

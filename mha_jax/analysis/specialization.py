@@ -28,7 +28,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import special
 
 N_DRAWS = 500  # resamples of the sequences
 N_NULL = 200  # permutations of a null
@@ -68,8 +67,8 @@ def information(p_nc: np.ndarray, head_weights: np.ndarray | None = None) -> np.
       head_weights: [n], probability of each head; None: uniform.
     """
     weights_n = _uniform(p_nc.shape[-2]) if head_weights is None else head_weights
-    mixed = special.entr(np.einsum("...nc,n->...c", p_nc, weights_n)).sum(-1)
-    return np.maximum(mixed - special.entr(p_nc).sum(-1) @ weights_n, 0)
+    mixed = _entr(np.einsum("...nc,n->...c", p_nc, weights_n)).sum(-1)
+    return np.maximum(mixed - _entr(p_nc).sum(-1) @ weights_n, 0)
 
 
 def role_entropy(
@@ -88,7 +87,7 @@ def role_entropy(
     if not np.any(masses["n_rows"]):
         return math.nan, math.nan
     weights_n = _uniform(len(mass_nc)) if head_weights is None else head_weights
-    nats = float(special.entr(_distribution(mass_nc)).sum(-1) @ weights_n)
+    nats = float(_entr(_distribution(mass_nc)).sum(-1) @ weights_n)
     return nats, nats / math.log(mass_nc.shape[-1])
 
 
@@ -187,7 +186,8 @@ def of_cell(runs: Sequence[Drawn]) -> Index:
     resample_m = 1 + np.arange(_N_NESTED) % (index_rd.shape[1] - 1)
     mean_m = index_rd[drawn_mr, resample_m[:, None]].mean(-1)
     n_units = n_runs if n_runs > 1 else n_sequences
-    # `scipy.stats` takes seconds to import.
+    from scipy import special  # slow to import, and only an interval needs it
+
     wide = math.sqrt(n_units / (n_units - 1)) * special.stdtrit(n_units - 1, (1 + _LEVEL) / 2)
     tail = special.ndtr(-wide)
     low, high = np.nanquantile(mean_m, (tail, 1 - tail))
@@ -216,7 +216,7 @@ def _drawn(
         used_n = np.asarray(head_weights) != 0
         mass_bnc, weights_n = mass_bnc[:, used_n], np.asarray(head_weights, np.float64)[used_n]
     b, n, _ = mass_bnc.shape
-    ceiling = min(special.entr(weights_n).sum(), math.log(max(n_cells, 1)))
+    ceiling = min(_entr(weights_n).sum(), math.log(max(n_cells, 1)))
     # One sequence is its own permutation: nothing tells it from chance.
     if not ceiling > 0 or b < 2:
         return Drawn(np.full(1 + n_draws, math.nan), math.nan, math.nan, b)
@@ -240,6 +240,11 @@ def _drawn(
     told_d = 1 - null_d > _ROUNDING  # a resample of a single sequence may not be
     index_d = np.where(told_d, (nmi_d - null_d) / np.where(told_d, 1 - null_d, 1), math.nan)
     return Drawn(index_d, float(nmi_d[0]), float(null_d[0]), b)
+
+
+def _entr(p: np.ndarray) -> np.ndarray:
+    """-p log p, 0 where p is 0."""
+    return -p * np.log(np.where(p > 0, p, 1))
 
 
 def _uniform(n: int) -> np.ndarray:
