@@ -214,6 +214,33 @@ def test_what_may_not_turn_would_change_outputs(model, what, how):
     assert float(jnp.abs(change).max()) > 0.01
 
 
+@pytest.mark.parametrize("model", [PLAIN, ROPE, GATED, NORMED])
+def test_unlike_heads_are_turned_nearer_by_what_the_model_allows(model, assert_close):
+    params = trained(model)
+    mixer = mixer_of(params)
+    groups, sums = CROSSED, conversion.weight_sums(mixer, K)
+    turned = procrustes.align(mixer, model, groups, sums)
+    for what, name in (("keys", "wk"), ("values", "wv")):
+        before, after = (sharing.weight_sharing_error(p[name], K, groups) for p in (mixer, turned))
+        if what in procrustes.turnable(model):
+            assert after.total < 0.95 * before.total
+        else:
+            assert after.total == before.total
+    turned = {name: jnp.asarray(w, jnp.float32) for name, w in turned.items()}
+    assert_close(run(with_mixers(params, turned), model), run(params, model))
+
+
+def test_weights_are_compared_with_their_biases(assert_close):
+    mixer = mixer_of(trained(ROPE))
+    sums = conversion.weight_sums(mixer, K)
+    for what, letter in (("keys", "k"), ("values", "v")):
+        rows = [*np.asarray(mixer[f"w{letter}"], np.float64), np.asarray(mixer[f"b{letter}"])]
+        assert_close(
+            sums[what]["moment"].reshape(K * H, K * H), sum(np.outer(row, row) for row in rows)
+        )
+        assert not sums[what]["total"].any()
+
+
 @pytest.mark.parametrize(("model", "how"), [(PLAIN, "any"), (ROPE, "phases")])
 def test_repeated_shuffled_and_turned_heads_are_found_again(model, how, assert_close):
     small = kv_heads(model, 2)

@@ -90,9 +90,9 @@ def convert(
         mixer, groups = whole["mixer"], [[head] for head in range(old.n_kv_heads)]
         if new != old:
             sums = None if activations is None else activations[i]
-            sums = _weight_sums(mixer, old.n_kv_heads) if sums is None else sums
+            sums = weight_sums(mixer, old.n_kv_heads) if sums is None else sums
             groups = _groups(sums, old, new, method)
-            turned = _aligned(mixer, sums, groups, model) if align else mixer
+            turned = procrustes.align(mixer, model, groups, sums) if align else mixer
             if method == "random":
                 merged = {**turned, **_fresh(new, smaller, i, key)}
             elif method == "first":
@@ -117,6 +117,22 @@ def head_sums(stops: Mapping[str, jax.Array], *, rope: bool) -> dict[str, dict[s
         return {}
     k_bskh = sharing.before_rotation(stops["k_bskh"]) if rope else stops["k_bskh"]
     return {"keys": cka.cross_sums(k_bskh), "values": cka.cross_sums(stops["v_bskh"])}
+
+
+def weight_sums(mixer: Params, n_kv_heads: int) -> dict[str, dict[str, Any]]:
+    """The same from a mixer's weights: as of inputs that are uncorrelated, of unit variance and of
+    mean zero, beside a one for the biases.
+    """
+    sums = {}
+    for name, letter in (("keys", "k"), ("values", "v")):
+        if f"w{letter}" in mixer:
+            w = np.asarray(mixer[f"w{letter}"], np.float64)
+            if f"b{letter}" in mixer:
+                w = np.concatenate([w, np.asarray(mixer[f"b{letter}"], np.float64)[None]])
+            w_dkh = w.reshape(len(w), n_kv_heads, -1)
+            moment = np.einsum("dic,dje->icje", w_dkh, w_dkh)
+            sums[name] = {"moment": moment, "total": np.zeros(w_dkh.shape[1:]), "n_rows": len(w)}
+    return sums
 
 
 def similarity(sums: HeadSums) -> np.ndarray:
@@ -164,34 +180,10 @@ def _check(
         raise ValueError(f"align=True: neither keys nor values of this model may turn ({why})")
 
 
-def _weight_sums(mixer: Params, n_kv_heads: int) -> dict[str, dict[str, Any]]:
-    """`cka.cross_sums` of the weights, rows in the place of positions: activations of inputs that
-    are uncorrelated, of unit variance and mean zero, and of a one for the biases."""
-    sums = {}
-    for name, letter in (("keys", "k"), ("values", "v")):
-        if f"w{letter}" in mixer:
-            w = np.asarray(mixer[f"w{letter}"], np.float64)
-            if f"b{letter}" in mixer:
-                w = np.concatenate([w, np.asarray(mixer[f"b{letter}"], np.float64)[None]])
-            w_dkh = w.reshape(len(w), n_kv_heads, -1)
-            moment = np.einsum("dic,dje->icje", w_dkh, w_dkh)
-            sums[name] = {"moment": moment, "total": np.zeros(w_dkh.shape[1:]), "n_rows": len(w)}
-    return sums
-
-
 def _groups(sums: HeadSums, old: LayerSpec, new: LayerSpec, method: str) -> list[list[int]]:
     if method == "similar":
         return grouping.balanced(similarity(sums), new.n_kv_heads)
     return sharing.contiguous(old.n_kv_heads, new.n_kv_heads)
-
-
-def _aligned(mixer: Params, sums: HeadSums, groups: sharing.Groups, model: ModelSpec) -> Params:
-    for what in procrustes.turnable(model):
-        rope = what == "keys" and model.positions == "rope"
-        rule = procrustes.phases if rope else procrustes.orthogonal
-        moment_khkh = np.asarray(sums[what]["moment"], np.float64)
-        mixer = procrustes.turn(mixer, what, procrustes.to_first(moment_khkh, groups, rule))
-    return mixer
 
 
 def _firsts(mixer: Params, n_kv_heads: int, groups: sharing.Groups) -> dict[str, Any]:

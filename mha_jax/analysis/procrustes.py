@@ -38,6 +38,31 @@ def turnable(model: ModelSpec) -> tuple[str, ...]:
     return tuple(name for name, may in free.items() if may)
 
 
+def align(
+    params: Mapping[str, Any],
+    model: ModelSpec,
+    groups: Groups,
+    sums: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    """A mixer's parameters with every kv head turned towards the first of its group.
+
+    The layer computes what it did. Keys under rotary positions turn by `phases`, all else by any
+    `orthogonal` matrix; what may not turn stays as it is.
+
+    Args:
+      params: by the names of `attention.grouped.Attention`.
+      model: the model that they are of.
+      groups: the kv heads of each group.
+      sums: "keys" (before their rotation) and "values", each with its `moment`.
+    """
+    turned = dict(params)
+    for what in turnable(model):
+        rule = phases if what == "keys" and model.positions == "rope" else orthogonal
+        moment_khkh = np.asarray(sums[what]["moment"], np.float64)
+        turned = turn(turned, what, to_first(moment_khkh, groups, rule))
+    return turned
+
+
 def orthogonal(moment_hh: np.ndarray) -> np.ndarray:
     """The orthogonal R [h, h], reflections included, that brings x R nearest to y.
 
