@@ -7,7 +7,7 @@ Each of these tasks needs one attention pattern a layer, so one head is enough, 
 the same width are only narrower. A sweep that finds an advantage of many heads here has found
 something else: too few steps, an untuned learning rate.
 
-Seen with :full (163 runs on 2 cores, 20 minutes), accuracy, mean of 5 seeds:
+Seen with :full (168 runs on 2 cores, 20 minutes), accuracy, mean of 5 seeds:
 
     heads        1        2        8
     copy         1.0000   1.0000   1.0000
@@ -16,9 +16,9 @@ Seen with :full (163 runs on 2 cores, 20 minutes), accuracy, mean of 5 seeds:
     histogram     .778     .963     .998    (1 and 2: twice the steps still add .04 and .01)
 
 Heads do not help with copying, sorting and recall: all cells are solved, and none is better than
-another. Counting shows the trap: at this budget one head looks far worse than eight, but its cell
-is not converged and is not ranked. With 8,000 steps in place of 1,000 (one seed, rate 8e-3) one
-head is at .982 and two at .9997: what heads buy here is speed.
+another. Counting is no such control at this budget: one head is far behind eight, is not converged
+and not ranked. With 8,000 steps in place of 1,000 (one seed, rate 8e-3) one head was at .982 and
+still rising, and two at .9997. Whether one head gets there is open.
 """
 
 from ml_collections import ConfigDict

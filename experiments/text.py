@@ -13,11 +13,12 @@ Seen with :full (on 2 cores, 9 minutes), bits per byte, means of 5 seeds:
     heads, kv heads   1,1    2,2    4,4    8,8    8,2    8,1
                       2.564  2.416  2.311  2.327  2.368  2.393
 
-All gain from twice the steps, so nothing is ranked. At this budget one head is behind two by .15
-(.10 to .20; over 19 held-out topics .13 to .18), and the others are not told apart from their
-neighbours over 5 seeds: between 4 and 8 heads .015 (-.012 to .043) where .082 would have been seen
-with 80 % power. Over topics, seeds held, the differences are smaller than they are sure: 4 against
-8 heads .010 to .027.
+All gain from twice the steps, so nothing is ranked: what follows is of this budget. One head is
+behind two by .15 (.10 to .20; over 19 held-out topics .13 to .18), two behind four by .105 (.08 to
+.13). Four and eight heads are not told apart: .015 (-.012 to .043), where .082 would have been seen
+with 80 % power, and twice the steps turn them around. Nor are neighbours in 8, 2 and 1 kv heads.
+That the differences hold over topics (.010 to .027 for four against eight heads) says that these
+seeds' models differ, not that these head counts do.
 """
 
 from ml_collections import ConfigDict

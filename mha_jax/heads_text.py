@@ -30,13 +30,15 @@ def examine(run: LoadedRun, at: str | int = "last") -> Told:
     Raises:
       ValueError: no checkpoint, the corpus has changed, or the model has no attention heads.
     """
+    if run.summary.get("status") == "diverged":
+        raise ValueError(f"{run.directory}: the run diverged, its weights are no numbers")
     heads = importance(run, at)
     if not heads:
         raise ValueError(f"{run.directory}: no layer of the model has attention heads")
     unit = "nats" if run.spec.kind == "class" else "squared error"
-    return Told(
-        str(run.directory), run.step(at), unit, heads, run.head_roles(), redundancy(run, at)
-    )
+    # Heads are named at the end of a run, and may have been others before.
+    roles = run.head_roles() if run.step(at) == run.summary.get("step") else {}
+    return Told(str(run.directory), run.step(at), unit, heads, roles, redundancy(run, at))
 
 
 def to_text(told: Told) -> str:

@@ -89,6 +89,8 @@ def _of_batch(program: Any, params: Any, constants: Any, i: Any) -> dict[str, An
 
 def _of_layer(joined: dict[str, Any], kind: str, layer: int) -> list[Head]:
     answers = joined["answers"]
+    if not joined[kind]["zero"][layer].shape[1]:
+        return []
     nothing = np.zeros(len(answers))
     scores = {
         measure: bootstrap.finish(Sums(joined[kind][measure][layer], nothing, answers, answers))

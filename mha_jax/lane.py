@@ -126,7 +126,7 @@ class Lane:
         if diverged_at >= 0:  # of weights that are no numbers there is nothing to tell
             heads = [None] * len(heads)
         of_heads = outcome.write_heads(
-            self.directory, heads, static, with_indices=self.about["purpose"] == "sweep"
+            self.directory, heads, static, with_indices=self.about["purpose"] != "selection"
         )
         images = {
             f"attention/l{layer}.n{head}": weights_ts

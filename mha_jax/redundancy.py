@@ -199,7 +199,8 @@ def _copying(
     task = run.spec
     own = task.autoregressive and task.inputs == "tokens" and len(task.outputs) == 1
     linear = task.encoder == task.readout == "linear"
-    if not (own and linear and "wo" in mixer and task.output_size == task.input_sizes[0]):
+    gated = run.run.static.model.gate  # between the two matrices of the circuit
+    if gated or not (own and linear and "wo" in mixer and task.output_size == task.input_sizes[0]):
         return None
     embed = np.asarray(params["encoder"]["embed"]["0"])
     unembed = np.asarray(params["readout"]["out"]["w"])

@@ -114,6 +114,8 @@ class LoadedRun:
             an array that does not fit its address.
         """
         inputs = given.checked(self.run.static, batch.inputs if isinstance(batch, Batch) else batch)
+        if isinstance(want, str):
+            raise ValueError(f"want={want!r} must be a list of addresses: [{want!r}]")
         params = self.params(at)
         if want is None and replace is None:
             return np.asarray(self._outputs(params, inputs))

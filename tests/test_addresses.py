@@ -153,6 +153,7 @@ def test_an_address_without_a_readable_layer() -> None:
     ("text", "says"),
     [
         ("z[0]", "is no address; write l<layer>.n<head>.<stop>"),
+        ("l00.n0.z", "is no address"),
         ("l0.n0.zz", "with a stop of resid, q, k, v, scores, weights, z, head_out"),
         ("l2.n0.z", "the model has 2 layers, which count from 0"),
         ("l0.k0.z", r"z belongs to a query head; write l0\.n<head>\.z"),
@@ -173,6 +174,17 @@ def test_a_wrong_address_is_refused(text, says) -> None:
 def test_an_array_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'l0.n0.z': .*\(3, 6, 5\) does not fit \(3, 6, 4\)"):
         addresses.replacements({"l0.n0.z": np.zeros((3, 6, 5))}, LAYERS)
+
+
+@pytest.mark.parametrize("value", [None, "a", 1j])
+def test_a_value_that_is_no_real_number_is_refused(value) -> None:
+    with pytest.raises(ValueError, match=r"'l0.n0.z': needs real numbers"):
+        addresses.replacements({"l0.n0.z": value}, LAYERS)
+
+
+def test_half_precision_is_taken() -> None:
+    (first, _) = addresses.replacements({"l0.n0.z": jnp.ones(4, jnp.bfloat16)}, LAYERS)
+    assert float(first["z_btkgh"].value[0, 0, 0, 0]) == 1
 
 
 def test_every_stop_has_a_name() -> None:

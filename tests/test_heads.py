@@ -262,7 +262,7 @@ def test_the_cell_of_a_frontier_tells_of_its_heads(tmp_path: Any) -> None:
     assert row["js"] == pytest.approx(told["js"] + 1)
     assert row["specialization"] == pytest.approx(told["specialization"])
     assert row["specialization_low"] < row["specialization"] < row["specialization_high"]
-    assert row["head_roles"] == " ".join(told["layers"]["l0"]["names"])
+    assert row["head_roles"] == ", ".join(told["layers"]["l0"]["names"])
     assert row["roles_covered_at_0.5"] == naming.covered(told["layers"]["l0"]["names"])
     (one,), _ = maps.head_maps([cell], tables.head_rows(runs)[0])
     assert one.has_index and one.title.startswith("4 heads\nGQA-2\ns .") and " to ." in one.title

@@ -1,6 +1,7 @@
 """`scripts/heads.py`: importance, redundancy, and what it prints."""
 
 import json
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import run_of
 
 from mha_jax import examine, heads_text, importance, loss, redundancy
 from mha_jax.analysis import sharing
@@ -16,7 +18,8 @@ from mha_jax.run import LoadedRun
 from tests.saved import saved
 from tests.synthetic import make_run, static
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "heads.py"
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT, DOCS = ROOT / "scripts" / "heads.py", ROOT / "docs" / "add_a_mixer.md"
 
 
 @pytest.fixture(scope="module")
@@ -110,9 +113,7 @@ def test_equal_heads_are_found_redundant(tmp_path: Path) -> None:
 
 
 def test_a_language_model_has_copying_and_two_layers_composition(tmp_path: Path) -> None:
-    spec = static(
-        "copy", 2, n_layers=2, model={"residual": True, "positions": "rope", "gate": True}
-    )
+    spec = static("copy", 2, n_layers=2, model={"residual": True, "positions": "rope"})
     found = redundancy.redundancy(saved(tmp_path, spec, steps=(10,)))
     first, second = found.layers
     assert first.copying_n is not None and first.copying_n.shape == (2,)
@@ -126,6 +127,41 @@ def test_a_layer_without_wo_is_told_without_composition(tmp_path: Path) -> None:
     spec = static("relations", 2, model={"use_wo": False})
     found = redundancy.redundancy(saved(tmp_path, spec, steps=(10,)))
     assert not found.composition and found.layers[0].copying_n is None
+
+
+def test_a_model_with_a_mixer_of_the_users(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    """Only the layer with attention has heads; without one there is nothing to tell."""
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)[:1]
+    Path("gated_conv.py").write_text(block)
+    changes = {"task.name": "copy", "model.residual": True, "train.n_probe": 8}
+    for mixers, heads in (("gated_conv.py,grouped", ["l1.n0", "l1.n1"]), ("gated_conv.py", [])):
+        n_layers = mixers.count(",") + 1
+        model = {"model.mixer": mixers, "model.n_layers": n_layers, "model.n_heads": 2}
+        with jax.numpy_rank_promotion("allow"):
+            run = saved(tmp_path / str(n_layers), run_of({**changes, **model}).static, steps=(10,))
+        if heads:
+            with jax.numpy_rank_promotion("allow"):  # the example is for users, who have no rule
+                found = [head.address for head in importance.importance(run)]
+            assert found == [*heads, "l1.k0", "l1.k1"]
+        else:
+            with jax.numpy_rank_promotion("allow"):
+                assert script(str(run.directory)) == 2
+            assert "no layer of the model has attention heads" in capsys.readouterr().err
+
+
+def test_a_diverged_run_is_refused(tmp_path: Path, capsys: Any) -> None:
+    directory = make_run(tmp_path, static("relations", 4), 0.5, status="diverged")
+    assert script(str(directory)) == 2 and "diverged" in capsys.readouterr().err
+
+
+def test_heads_of_an_earlier_checkpoint_have_no_role(run: LoadedRun) -> None:
+    run.summary["step"] = 20
+    run.summary["heads"] = {"layers": {"l0": {"names": ["prev"] * 4}}}
+    assert run.step("last") == 10 and heads_text.examine(run).roles == {}
+    run.summary["step"] = 10
+    assert heads_text.examine(run).roles["l0.n3"] == "prev"
+    del run.summary["heads"]
 
 
 def script(*argv: str) -> int:

@@ -96,6 +96,8 @@ def test_patching_between_two_inputs(relations: LoadedRun, assert_close: Any) ->
         run.apply(here, replace={"l0.k0.z": 0.0})
     with pytest.raises(ValueError, match="layer 0 has 2 kv heads"):
         run.apply(here, want=["l0.k2.k"])
+    with pytest.raises(ValueError, match="want='weights' must be a list"):
+        run.apply(here, want="weights")
 
 
 def test_attention_is_that_of_the_analysis(relations: LoadedRun, assert_close: Any) -> None:

@@ -46,7 +46,7 @@ def parse(text: str, layers: Layers) -> Address:
       ValueError: no address, a layer, head or stop that is not there, or a query head where the
         stop has kv heads and the other way round.
     """
-    found = re.fullmatch(r"l(\d+)\.(?:([nk])(\d+)\.)?(\w+)", text)
+    found = re.fullmatch(r"l(0|[1-9]\d*)\.(?:([nk])(0|[1-9]\d*)\.)?(\w+)", text)
     if found is None or found[4] not in NAMES:
         raise ValueError(
             f"{text!r} is no address; write l<layer>.n<head>.<stop>, l<layer>.k<head>.<stop> or "
@@ -120,9 +120,11 @@ def replacements(values: Mapping[str, Any], layers: Layers) -> list[dict[str, Re
         layer, head, stop = parse(text, layers)
         shape, axis = flat_shape(stop, layers[layer][stop].shape), head_axis(stop)
         one_head = tuple(size for i, size in enumerate(shape) if i != axis)
-        value = np.asarray(given, np.float32)
+        value = np.asarray(given)
+        if value.dtype.kind in "OSUcmM":
+            raise ValueError(f"{text!r}: needs real numbers, not {value.dtype}")
         try:
-            value = np.broadcast_to(value, one_head)
+            value = np.broadcast_to(value.astype(np.float32), one_head)
         except ValueError:
             raise ValueError(
                 f"{text!r}: an array of {value.shape} does not fit {one_head}"

@@ -80,15 +80,17 @@ def role_entropy(
       masses: `partition.role_masses`, concatenated over batches.
 
     Returns:
-      In nats, 0 where every head does one thing; and divided by its maximum log(R + 1). NaN without
-      a row that counts.
+      In nats, 0 where every head does one thing; and divided by that of uniform attention, which
+      depends on the length: 1 for heads that look everywhere, above 1 for heads that spread over
+      the roles more evenly than that. NaN without a row that counts.
     """
     mass_nc = np.asarray(masses["mass"], np.float64).sum(0)
     if not np.any(masses["n_rows"]):
         return math.nan, math.nan
     weights_n = _uniform(len(mass_nc)) if head_weights is None else head_weights
     nats = float(_entr(_distribution(mass_nc)).sum(-1) @ weights_n)
-    return nats, nats / math.log(mass_nc.shape[-1])
+    uniform = _entr(_distribution(np.asarray(masses["baseline"], np.float64).sum(0))).sum()
+    return nats, nats / float(uniform) if uniform > 0 else math.nan
 
 
 def used_shares(loss_rises: np.ndarray) -> np.ndarray:
@@ -174,9 +176,10 @@ def of_cell(runs: Sequence[Drawn]) -> Index:
     80 %.) With two runs no quantile is wide enough; it is then about the range of the two.
 
     Args:
-      runs: drawn with one seed and as often.
+      runs: drawn with one seed; those drawn less or more often than the first are left out.
     """
     found = [run for run in runs if not math.isnan(run.index_d[0])]
+    found = [run for run in found if len(run.index_d) == len(found[0].index_d)]
     if not found:
         return Index(math.nan, math.nan, math.nan, math.nan, math.nan, 0, 0)
     n_runs, n_sequences = len(found), min(run.n_sequences for run in found)
@@ -239,6 +242,9 @@ def _drawn(
     null_d = np.concatenate([null(whole_1b, N_NULL), null(resampled_db, _N_NULL_RESAMPLED)])
     told_d = 1 - null_d > _ROUNDING  # a resample of a single sequence may not be
     index_d = np.where(told_d, (nmi_d - null_d) / np.where(told_d, 1 - null_d, 1), math.nan)
+    # Copies in a resample make its null, and so its index, larger or smaller than that of a sample
+    # on average; what is wanted of the resamples is how they scatter.
+    index_d[1:] += index_d[0] - np.nanmean(index_d[1:])
     return Drawn(index_d, float(nmi_d[0]), float(null_d[0]), b)
 
 

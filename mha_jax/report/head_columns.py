@@ -47,9 +47,8 @@ def of_cell(c: CellRuns) -> dict[str, Any]:
             [sum(x["covered"][str(tau)] for x in one["layers"].values()) for one in told]
         )
     if told:
-        row["head_roles"] = "; ".join(
-            " ".join(name or "?" for name in layer["names"]) for layer in told[0]["layers"].values()
-        )
+        names = [layer["names"] for layer in told[0]["layers"].values()]
+        row["head_roles"] = "; ".join(", ".join(name or "?" for name in layer) for layer in names)
     return {key: None if isinstance(x, float) and math.isnan(x) else x for key, x in row.items()}
 
 

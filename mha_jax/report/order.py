@@ -107,6 +107,8 @@ def _so_far(c: CellRuns, after: CellRuns, found: Found) -> str:
     if row is None or row["mdd"] is None:
         return "not compared: another budget, or fewer than two seeds"
     seen = f"{row['mdd']:.2g} is seen with {POWER:.0%} power"
+    if row["ci_low"] <= 0 <= row["ci_high"]:
+        return f"at this budget not told apart from the next: by {_ahead(c, row)}; {seen}"
     return f"at this budget ahead of the next by {_ahead(c, row)}; {seen}"
 
 
