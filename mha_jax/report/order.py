@@ -6,7 +6,7 @@ attr, matched by d_ff to n_kv_heads=8 (accuracy, higher is better)
   8 heads, MHA     0.9998
     better than the next by 0.25 (95 % interval 0.2 to 0.3)
   8 heads, MQA     0.745
-not ranked: 4 heads, MHA 0.61 (twice the steps change it, or diverge)
+not ranked: 4 heads, MHA 0.61 (twice the steps change it or how many seeds solve it, or diverge)
 no result: 2 heads, MHA (every run diverged)
 """
 

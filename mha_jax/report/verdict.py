@@ -13,7 +13,7 @@ REASONS = {
     "diverged": "every run diverged",
     "unfinished_runs": "some runs are not finished",
     "failed_runs": "some runs failed",
-    "budget": "twice the steps change it, or diverge",
+    "budget": "twice the steps change it or how many seeds solve it, or diverge",
     "one_lr": "one learning rate",
     "lr_edge": "still rising at the edge of the learning rates",
     "seeds_split": "some seeds solve it, some do not",
