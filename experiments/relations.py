@@ -37,6 +37,9 @@ with time, the closer the more relations there are; the four heads that solve fi
 do so at .991 to .992 of their least relation. So H = R is where a task is easy, not a wall. From
 six relations on the budget decides, and nothing there is ranked. Cache cliff: four relations fit
 two kv heads of width 4 at once; one kv head is far behind, and still rising.
+The four heads trained on `english` (seed 0), shown "the cat sat on the warm mat .": one reads the
+verb from everywhere, one the next noun (the -> cat, on -> mat), one the word before, one the other
+word of its kind (cat -> mat, mat -> cat, the -> the and back), each with .94 or more of its weight.
 :quick (16 runs, 224 s on one core) has R - 1 heads lower, .588 .831 .630 for 2, 4 and 6 relations:
 its one rate is not their best.
 """
