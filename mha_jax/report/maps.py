@@ -19,6 +19,7 @@ _COLOURS = "Blues"  # one hue, light to dark: its order survives every colour vi
 _SQUARE = 0.22  # inches: side of a square of a head map
 _TALLEST = 2.6  # inches: many heads get flatter squares instead of a taller map
 _ROLE = "role/"
+_LETTER = 0.065  # inches, of a title
 _GAP, _NAMES = 0.34, 0.22  # inches: between maps, and for the layer's name before a head's number
 
 
@@ -68,7 +69,8 @@ class HeadMap:
     @property
     def step(self) -> float:
         """Inches from this map to the next."""
-        return self.size[0] + _GAP + (_NAMES if self.layer_edges else 0)
+        title = _LETTER * max(map(len, self.title.split("\n"))) + _NAMES
+        return max(self.size[0] + _GAP, title) + (_NAMES if self.layer_edges else 0)
 
 
 def head_maps(
