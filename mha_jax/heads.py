@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mha_jax import examine
-from mha_jax.analysis import bootstrap, catalogue, naming, similarity, specialization
+from mha_jax.analysis import bootstrap, catalogue, information, naming, similarity, specialization
 from mha_jax.analysis.bootstrap import Score
 from mha_jax.analysis.scores import Sums
 from mha_jax.analysis.specialization import Drawn
@@ -138,7 +138,7 @@ def indices(heads: Sequence[LayerHeads]) -> dict[str, Drawn]:
     """
     if not heads:
         return {}
-    used = [specialization.used_shares(one.scores["loss_rise"].value) for one in heads]
+    used = [information.used_shares(one.scores["loss_rise"].value) for one in heads]
     roles = [one.found["roles"] for one in heads]
     drawn = {
         "specialization": [specialization.of_roles(masses, n_draws=_N_DRAWS) for masses in roles],
@@ -181,7 +181,7 @@ def _of_layer(heads: LayerHeads, static: StaticConfig) -> dict[str, Any]:
     named = naming.sensitivity(naming.role_weights(found["roles"]), sorted(found["fixed"]))
     js_nn = similarity.js_matrix(found["js"])
     groups = similarity.agreement(js_nn, n_kv_heads)
-    nats, share = specialization.role_entropy(found["roles"])
+    nats, share = information.role_entropy(found["roles"])
     return {
         "names": heads.names,
         "covered": {str(one.tau): one.n_covered for one in named},

@@ -144,7 +144,7 @@ class LoadedRun:
         """
         inputs = self._sequence(of, index)
         params, step = self._restored(at)
-        layers = self._weights(params, inputs)
+        layers = [stops.get("weights_bkgts") for stops in self._stops(params, inputs, None)[1]]
         model = self.run.static.model
         for number, (spec, weights) in enumerate(zip(model.layers, layers, strict=True)):
             if weights is None:
@@ -189,17 +189,7 @@ class LoadedRun:
 
     @functools.cached_property
     def _outputs(self) -> Any:
-        model = self.program.model
-        return jax.jit(lambda params, inputs: model.apply(params, inputs)[0])
-
-    @functools.cached_property
-    def _weights(self) -> Any:
-        model = self.program.model
-        return jax.jit(
-            lambda params, inputs: model.apply(
-                params, inputs, probe=lambda stops: stops.get("weights_bkgts")
-            )[1]
-        )
+        return jax.jit(lambda params, inputs: self.program.model.apply(params, inputs)[0])
 
     @functools.cached_property
     def _stops(self) -> Any:

@@ -13,16 +13,14 @@ import numpy as np
 import pytest
 
 from mha_jax.analysis import bootstrap, naming, partition, scores, targets
+from mha_jax.analysis.information import information, role_entropy, used_shares
 from mha_jax.analysis.specialization import (
     Drawn,
     Index,
-    information,
     of_cell,
     of_offsets,
     of_roles,
     over_layers,
-    role_entropy,
-    used_shares,
 )
 from mha_jax.attention.core import visible_keys
 

@@ -29,6 +29,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mha_jax.analysis.information import distribution, entr, information, uniform
+
 N_DRAWS = 500  # resamples of the sequences
 N_NULL = 200  # permutations of a null
 # Of a resample's null. Its error is a fifteenth of the spread of the resamples it belongs to.
@@ -57,54 +59,6 @@ class Drawn(NamedTuple):
     nmi: float
     null: float
     n_sequences: int  # that hold a row that counts
-
-
-def information(p_nc: np.ndarray, head_weights: np.ndarray | None = None) -> np.ndarray:
-    """Mutual information of head and cell in nats: H(sum_n w_n p_n) - sum_n w_n H(p_n).
-
-    Args:
-      p_nc: [..., n, c], distribution of each head over the cells.
-      head_weights: [n], probability of each head; None: uniform.
-    """
-    weights_n = _uniform(p_nc.shape[-2]) if head_weights is None else head_weights
-    mixed = _entr(np.einsum("...nc,n->...c", p_nc, weights_n)).sum(-1)
-    return np.maximum(mixed - _entr(p_nc).sum(-1) @ weights_n, 0)
-
-
-def role_entropy(
-    masses: Mapping[str, Any], head_weights: np.ndarray | None = None
-) -> tuple[float, float]:
-    """H(role|head), the mean entropy of a head over roles and "other".
-
-    Args:
-      masses: `partition.role_masses`, concatenated over batches.
-
-    Returns:
-      In nats, 0 where every head does one thing; and divided by that of uniform attention, which
-      depends on the length: 1 for heads that look everywhere, above 1 for heads that spread over
-      the roles more evenly than that. NaN without a row that counts.
-    """
-    mass_nc = np.asarray(masses["mass"], np.float64).sum(0)
-    if not np.any(masses["n_rows"]):
-        return math.nan, math.nan
-    weights_n = _uniform(len(mass_nc)) if head_weights is None else head_weights
-    nats = float(_entr(_distribution(mass_nc)).sum(-1) @ weights_n)
-    uniform = _entr(_distribution(np.asarray(masses["baseline"], np.float64).sum(0))).sum()
-    return nats, nats / float(uniform) if uniform > 0 else math.nan
-
-
-def used_shares(loss_rises: np.ndarray) -> np.ndarray:
-    """Head weights for `specialization_used`: a head's share of what leaving one out costs.
-
-    The positive parts of the loss rises, divided by their sum: a head whose absence lowers the loss
-    has no share. NaN for all heads when no rise is positive, or one is NaN.
-
-    Args:
-      loss_rises: [n], loss without the head minus loss with all of them.
-    """
-    positive_n = np.maximum(np.asarray(loss_rises, np.float64), 0)
-    total = positive_n.sum()
-    return positive_n / total if total > 0 else np.full_like(positive_n, math.nan)
 
 
 def of_roles(
@@ -214,12 +168,12 @@ def _drawn(
 ) -> Drawn:
     mass_bnc = np.asarray(masses["mass"], np.float64)[np.asarray(masses["n_rows"]) > 0]
     if head_weights is None:
-        weights_n = _uniform(mass_bnc.shape[1])
+        weights_n = uniform(mass_bnc.shape[1])
     else:  # A head of no weight has no place in the information, nor in its null.
         used_n = np.asarray(head_weights) != 0
         mass_bnc, weights_n = mass_bnc[:, used_n], np.asarray(head_weights, np.float64)[used_n]
     b, n, _ = mass_bnc.shape
-    ceiling = min(_entr(weights_n).sum(), math.log(max(n_cells, 1)))
+    ceiling = min(entr(weights_n).sum(), math.log(max(n_cells, 1)))
     # One sequence is its own permutation: nothing tells it from chance.
     if not ceiling > 0 or b < 2:
         return Drawn(np.full(1 + n_draws, math.nan), math.nan, math.nan, b)
@@ -227,7 +181,7 @@ def _drawn(
 
     def nmi(counts_db: np.ndarray, permuted_bnc: np.ndarray) -> np.ndarray:
         mass_dnc = (counts_db @ permuted_bnc.reshape(b, -1)).reshape(-1, *permuted_bnc.shape[1:])
-        return np.minimum(information(_distribution(mass_dnc), weights_n) / ceiling, 1)
+        return np.minimum(information(distribution(mass_dnc), weights_n) / ceiling, 1)
 
     def null(counts_db: np.ndarray, n_permutations: int) -> np.ndarray:
         total = np.zeros(len(counts_db))
@@ -246,16 +200,3 @@ def _drawn(
     # on average; what is wanted of the resamples is how they scatter.
     index_d[1:] += index_d[0] - np.nanmean(index_d[1:])
     return Drawn(index_d, float(nmi_d[0]), float(null_d[0]), b)
-
-
-def _entr(p: np.ndarray) -> np.ndarray:
-    """-p log p, 0 where p is 0."""
-    return -p * np.log(np.where(p > 0, p, 1))
-
-
-def _uniform(n: int) -> np.ndarray:
-    return np.full(n, 1 / n)
-
-
-def _distribution(mass_nc: np.ndarray) -> np.ndarray:
-    return mass_nc / mass_nc.sum(-1, keepdims=True)
