@@ -16,6 +16,7 @@ from pathlib import Path
 from mha_jax.load import load
 from mha_jax.plan import dry_run_json, dry_run_table
 from mha_jax.sweep import Sweep, expand
+from mha_jax.terminal import leave
 from mha_jax.values import ABSENT, Problem, nearest
 
 _SWEEP = """Runs what is not finished of a config file's sweep, its function sweep(add), and writes
@@ -210,16 +211,5 @@ def tell(problems: Sequence[Problem]) -> None:
 
 
 def script(*, single: bool) -> None:
-    """`main` as a script: leaves quietly when the reader of its output does, or at Ctrl-C."""
-    try:
-        code = main(single=single)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # the interpreter flushes once more at exit
-        code = 0
-    except KeyboardInterrupt:
-        print("interrupted; launch again to continue", file=sys.stderr)
-        code = 130
-    sys.exit(code)
+    """`main` as a script."""
+    leave(lambda: main(single=single), "interrupted; launch again to continue")

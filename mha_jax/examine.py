@@ -17,6 +17,7 @@ import numpy as np
 from mha_jax import loss, rng
 from mha_jax.analysis import ablation, catalogue, partition, repeats, scores, similarity
 from mha_jax.attention.core import visible_keys
+from mha_jax.attention.stops import on_one_axis
 from mha_jax.config import StaticConfig
 from mha_jax.tasks import Batch, TaskSpec
 from mha_jax.train import Program
@@ -72,23 +73,27 @@ def compare(
     """
     batch = probe_batch(program, constants, i)
     _, stops = program.model.apply(params, batch.inputs, probe=lambda stops: stops)
-
-    def losses(**changes: Any) -> jax.Array:
-        outputs, _ = program.model.apply(params, batch.inputs, **changes)
-        return loss.of_sequences(outputs, batch, program.spec)
-
     n_answers = batch.loss_mask.sum((1, 2)).astype(jnp.int32)
-    rises = ablation.leave_one_out(losses, stops, "zero")
+    rises = ablation.leave_one_out(losses(program, params, batch), stops, "zero")
     out: Layers = []
     for layer, rise, table in zip(stops, rises, visible(program.static), strict=True):
         weights_bnts = _weights(layer)
-        found = {"rise": scores.Sums(rise, jnp.zeros(len(rise)), n_answers, n_answers)}
-        out.append(
-            None
-            if weights_bnts is None
-            else {**found, "js": similarity.js_sums(weights_bnts, table)}
-        )
+        if weights_bnts is None:
+            out.append(None)
+            continue
+        rises_of = scores.Sums(rise, jnp.zeros(len(rise)), n_answers, n_answers)
+        out.append({"rise": rises_of, "js": similarity.js_sums(weights_bnts, table)})
     return out
+
+
+def losses(program: Program, params: Any, batch: Batch) -> ablation.Losses:
+    """The model on a batch: the loss of each sequence, summed over its answers."""
+
+    def under(**changes: Any) -> jax.Array:
+        outputs, _ = program.model.apply(params, batch.inputs, **changes)
+        return loss.of_sequences(outputs, batch, program.spec)
+
+    return under
 
 
 def repeated(program: Program, params: Any) -> Layers:
@@ -167,7 +172,7 @@ def probe_size(program: Program) -> int:
 def _weights(stops: dict[str, jax.Array]) -> jax.Array | None:
     """A layer's attention weights [b, n, t, s]; None where its mixer has none."""
     weights = stops.get("weights_bkgts")
-    return None if weights is None else weights.reshape(weights.shape[0], -1, *weights.shape[3:])
+    return None if weights is None else on_one_axis("weights_bkgts", weights)
 
 
 def visible(static: StaticConfig) -> list[np.ndarray]:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mha_jax import examine, loss
+from mha_jax import examine
 from mha_jax.analysis import ablation, bootstrap
 from mha_jax.analysis.scores import Sums
 from mha_jax.run import LoadedRun
@@ -70,11 +70,7 @@ def _of_batch(program: Any, params: Any, constants: Any, i: Any) -> dict[str, An
     """`answers` [b], and for each kind of head and measure a list of [b, heads], one a layer."""
     batch = examine.probe_batch(program, constants, i)
     _, stops = program.model.apply(params, batch.inputs, probe=lambda stops: stops)
-
-    def losses(**changes: Any) -> jax.Array:
-        outputs, _ = program.model.apply(params, batch.inputs, **changes)
-        return loss.of_sequences(outputs, batch, program.spec)
-
+    losses = examine.losses(program, params, batch)
     out: dict[str, Any] = {"answers": batch.loss_mask.sum((1, 2)).astype(jnp.int32)}
     for kind in KINDS:
         measured = {

@@ -13,6 +13,7 @@ import numpy as np
 
 from mha_jax import examine, loss
 from mha_jax.analysis import circuits, cka, sharing, similarity
+from mha_jax.attention.stops import on_one_axis
 from mha_jax.config import LayerSpec
 from mha_jax.run import LoadedRun
 
@@ -120,9 +121,9 @@ def _summed(run: LoadedRun, at: str | int) -> list[dict[str, Any] | None]:
             if weights is None:
                 out.append(None)
                 continue
-            weights_bnts = weights.reshape(len(weights), -1, *weights.shape[3:])
-            z, k_bskh, v_bskh = stops["z_btkgh"], stops["k_bskh"], stops["v_bskh"]
-            z_btnh = z.reshape(*z.shape[:2], -1, z.shape[-1])
+            weights_bnts = on_one_axis("weights_bkgts", weights)
+            z_btnh = on_one_axis("z_btkgh", stops["z_btkgh"])
+            k_bskh, v_bskh = stops["k_bskh"], stops["v_bskh"]
             k_bskh = sharing.before_rotation(k_bskh) if rotated else k_bskh
             out.append(
                 {

@@ -13,7 +13,6 @@ shared seeds are ranked. Exit codes: 0 fine, 2 bad input (told in one line).
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -21,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 # The path above makes these importable without an install.
 from mha_jax.report import across, across_text  # noqa: E402
+from mha_jax.terminal import leave  # noqa: E402
 from mha_jax.values import nearest  # noqa: E402
 
 _SWITCHES = ("--anyway", "--json", "--help")
@@ -64,10 +64,4 @@ def _directories(argv: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    try:
-        code = main(sys.argv[1:])
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader of a long table has left, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    sys.exit(code)
+    leave(lambda: main(sys.argv[1:]))

@@ -14,12 +14,12 @@ docs/scores.md defines every number. Exit codes: 0 fine, 2 bad input (told in on
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from mha_jax.terminal import leave  # noqa: E402
 from mha_jax.values import nearest  # noqa: E402
 
 _FLAGS = ("--at", "--json", "--help")
@@ -77,10 +77,4 @@ def _arguments(argv: list[str]) -> tuple[str, str | int]:
 
 
 if __name__ == "__main__":
-    try:
-        code = main(sys.argv[1:])
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader of a long table has left, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    sys.exit(code)
+    leave(lambda: main(sys.argv[1:]))

@@ -10,7 +10,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mha_jax import report  # noqa: E402 (the path above makes it importable without an install)
+# The path above makes these importable without an install.
+from mha_jax import report  # noqa: E402
+from mha_jax.terminal import leave  # noqa: E402
 
 
 def main(argv: list[str]) -> int:
@@ -34,4 +36,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(lambda: main(sys.argv[1:]))

@@ -18,7 +18,7 @@ PACKAGE = ROOT / "mha_jax"
 # From the bottom up; a module reads its own layer and those below. A name covers its submodules.
 LAYERS = (
     ("config", "rng", "values", "files", "events", "picture", "host", "labels", "packing", "tune")
-    + ("mixers", "taskref"),
+    + ("mixers", "taskref", "terminal"),
     ("attention", "loss", "optim", "cost", "tasks", "keys", "rules", "schema", "load"),
     ("blocks", "transformer", "model"),
     ("train", "evaluate", "examine", "analysis", "given", "heads"),

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from mha_jax.attention.stops import Replacement, flat_shape
+from mha_jax.attention.stops import Replacement, flat_shape, on_one_axis
 
 KINDS = ("zero", "mean", "resample")
 # Heads that are taken away side by side: memory must not grow with their number.
@@ -129,7 +129,7 @@ def _heads(layer: Mapping[str, Any], stop: str) -> int:
 
 def _value(x: jax.Array, stop: str, kind: str) -> jax.Array:
     """What stands in for a stop's array, with the query heads on one axis."""
-    one_axis = x.reshape(flat_shape(stop, x.shape))
+    one_axis = on_one_axis(stop, x)
     if kind == "zero":
         return jnp.zeros((1,) * one_axis.ndim)
     return (

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from mha_jax.attention.stops import STOPS, Replacement, flat, flat_shape, head_axis
+from mha_jax.attention.stops import STOPS, Replacement, flat, flat_shape, head_axis, on_one_axis
 
 NAMES = {stop.rpartition("_")[0]: stop for stop in STOPS}
 
@@ -97,9 +97,9 @@ def pick(text: str, layers: Layers) -> Any:
     check(text, layers)
     if text in NAMES:
         stop = NAMES[text]
-        return [_on_one_axis(layer, stop) if stop in layer else None for layer in layers]
+        return [on_one_axis(stop, layer[stop]) if stop in layer else None for layer in layers]
     layer, head, stop = parse(text, layers)
-    array, axis = _on_one_axis(layers[layer], stop), head_axis(stop)
+    array, axis = on_one_axis(stop, layers[layer][stop]), head_axis(stop)
     return array if axis is None or head is None else jnp.take(array, head, axis=axis)
 
 
@@ -143,7 +143,3 @@ def replacements(values: Mapping[str, Any], layers: Layers) -> list[dict[str, Re
         }
         for chosen, value in zip(wheres, full, strict=True)
     ]
-
-
-def _on_one_axis(layer: Mapping[str, Any], stop: str) -> Any:
-    return layer[stop].reshape(flat_shape(stop, layer[stop].shape))

@@ -44,6 +44,11 @@ def flat_shape(stop: str, shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(size[a] if a in size else size["k"] * size["g"] for a in flat(stop))
 
 
+def on_one_axis(stop: str, x: jax.Array) -> jax.Array:
+    """A stop's array with its query heads on one axis."""
+    return x.reshape(flat_shape(stop, x.shape))
+
+
 class Replacement(NamedTuple):
     """What takes the place of a stop. Both are arguments of a program, so that one program
     replaces any heads."""
@@ -69,7 +74,7 @@ class Context(NamedTuple):
         if stop not in self.replace:
             return x
         where, value = self.replace[stop]
-        one_axis = x.reshape(flat_shape(stop, x.shape))
+        one_axis = on_one_axis(stop, x)
         if where.ndim:
             where = where.reshape([-1 if i == head_axis(stop) else 1 for i in range(one_axis.ndim)])
         return jnp.where(where, value.astype(x.dtype), one_axis).reshape(x.shape)
