@@ -166,6 +166,15 @@ def get_config(arg: str | None = None) -> ConfigDict:
     match.policy = "none"  # none | d_ff | d_model | n_layers: what changes to match parameters
     match.to = ""  # "n_heads=8,n_kv_heads=8": the model whose parameter count is matched
 
+    # A run may begin with the last parameters of another one with the same seeds, in place of a
+    # draw: the source, which the sweep trains first. See mha_jax/origin.py.
+    config.start = start = ConfigDict(type_safe=False)
+    start.source = ""  # how the source's config differs: "n_kv_heads=8,n_steps=3000"; "": none
+    start.merge = "mean"  # mean | first | random | similar: how its kv heads become fewer
+    start.align = False  # turn the kv heads that become one towards each other before
+    # zero | mean | resample | gradient | random: by what the heads are chosen that stay
+    start.keep = "zero"
+
     config.train = train = ConfigDict(type_safe=False)
     train.n_steps = 3000
     train.batch_size = 64  # sequences

@@ -15,7 +15,7 @@ from typing import Any
 
 from mha_jax.taskref import TaskRef
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +92,18 @@ class OptimSpec:
 
 
 @dataclasses.dataclass(frozen=True)
+class StartSpec:
+    """The run whose last parameters a run begins with: one of the same seeds."""
+
+    source: StaticConfig  # of that run
+    lr: float  # its hypers beside the seeds
+    weight_decay: float
+    merge: str  # mean | first | random | similar: how kv heads become fewer; "": none do
+    align: bool  # turn the kv heads of a group towards each other before
+    keep: str  # zero | mean | resample | gradient | random: which heads stay; "": all do
+
+
+@dataclasses.dataclass(frozen=True)
 class StaticConfig:
     """Everything that fixes the compiled program: the group key."""
 
@@ -99,6 +111,27 @@ class StaticConfig:
     model: ModelSpec
     train: TrainSpec
     optim: OptimSpec
+    start: StartSpec | None = None  # None: the parameters are drawn
+
+    @property
+    def n_sources(self) -> int:
+        """Runs that must be over before one of this config can begin."""
+        return self.start.source.n_sources + 1 if self.start else 0
+
+    @property
+    def steps_before(self) -> int:
+        """Updates behind the parameters at step 0: those of the sources."""
+        if self.start is None:
+            return 0
+        return self.start.source.steps_before + self.start.source.train.n_steps
+
+    @property
+    def n_sequences(self) -> int:
+        """Training sequences that the parameters have seen at the end, sources included: the
+        budget.
+        """
+        before = self.start.source.n_sequences if self.start else 0
+        return before + self.train.n_steps * self.train.batch_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,6 +160,15 @@ class Run:
     def group_hash(self) -> str:
         """The same for the static part alone: one group, one cell of the frontier."""
         return static_hash(self.static)
+
+    @property
+    def source(self) -> Run | None:
+        """The run whose last parameters this one begins with; None: they are drawn."""
+        start = self.static.start
+        if start is None:
+            return None
+        hypers = dataclasses.replace(self.hypers, lr=start.lr, weight_decay=start.weight_decay)
+        return Run(start.source, hypers)
 
 
 def static_hash(static: StaticConfig) -> str:
@@ -175,21 +217,23 @@ def run_from_json(data: dict[str, Any]) -> Run:
             f"this code reads {SCHEMA_VERSION}"
         )
     try:
-        static = data["static"]
-        model = dict(static["model"])
-        model["layers"] = tuple(LayerSpec(**layer) for layer in model["layers"])
-        task = dict(static["task"])
-        task["params"] = tuple(
-            sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in task["params"].items())
-        )
-        return Run(
-            StaticConfig(
-                task=TaskRef(**task),
-                model=ModelSpec(**model),
-                train=TrainSpec(**static["train"]),
-                optim=OptimSpec(**static["optim"]),
-            ),
-            Hypers(**data["hypers"]),
-        )
+        return Run(_static(data["static"]), Hypers(**data["hypers"]))
     except (KeyError, TypeError) as error:
         raise ValueError(f"config.json does not describe a run: {error}") from None
+
+
+def _static(data: dict[str, Any]) -> StaticConfig:
+    model = dict(data["model"])
+    model["layers"] = tuple(LayerSpec(**layer) for layer in model["layers"])
+    task = dict(data["task"])
+    task["params"] = tuple(
+        sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in task["params"].items())
+    )
+    start = data["start"]
+    return StaticConfig(
+        task=TaskRef(**task),
+        model=ModelSpec(**model),
+        train=TrainSpec(**data["train"]),
+        optim=OptimSpec(**data["optim"]),
+        start=start and StartSpec(**{**start, "source": _static(start["source"])}),
+    )

@@ -9,8 +9,15 @@ from mha_jax.load import LoadedConfig
 from mha_jax.tune import SET_BY_TUNING
 from mha_jax.values import Problem, show
 
-_OF_TUNING = ("tune.n_selection", "tune.n_reported")
-_NO_GRID = "has no effect without tune.lrs; give a grid such as '1e-3,2e-3,4e-3,8e-3'"
+# Keys that nothing reads while another one is "".
+_NEEDS = {
+    **dict.fromkeys(("tune.n_selection", "tune.n_reported"), "tune.lrs"),
+    **dict.fromkeys(("start.merge", "start.align", "start.keep"), "start.source"),
+}
+_FIX = {
+    "tune.lrs": "give a grid such as '1e-3,2e-3,4e-3,8e-3'",
+    "start.source": "name a run such as 'n_kv_heads=8,n_steps=3000'",
+}
 _SET_BY_TUNING = "has no effect: tune.lrs sets it in every run; drop one of the two"
 
 
@@ -32,8 +39,8 @@ def idle_overrides(overrides: dict[str, Any], config: dict[str, Any]) -> list[Pr
         if of_other_task(key, name):
             wrong = f"has no effect: task.name is {show(name)}; drop it, or set task.name"
             problems.append(Problem(key, value, wrong))
-        elif key in _OF_TUNING and not get(config, "tune.lrs"):
-            problems.append(Problem(key, value, _NO_GRID))
+        elif key in _NEEDS and not get(config, _NEEDS[key]):
+            problems.append(Problem(key, value, _without(_NEEDS[key])))
         elif key in SET_BY_TUNING and get(config, "tune.lrs"):
             problems.append(Problem(key, value, _SET_BY_TUNING))
     return problems
@@ -49,7 +56,10 @@ def idle_flags(loaded: LoadedConfig, members: list[dict[str, Any]]) -> list[Prob
     config = loaded.config or {}
     base = get(config, "task.name")
     names = [member.get("task.name", base) for member in members]
-    grids = [member.get("tune.lrs", get(config, "tune.lrs")) for member in members]
+
+    def values(key: str) -> list[Any]:
+        return [member.get(key, get(config, key)) for member in members]
+
     problems = []
     for key, value in loaded.overrides.items():
         wrong = ""
@@ -59,10 +69,14 @@ def idle_flags(loaded: LoadedConfig, members: list[dict[str, Any]]) -> list[Prob
         elif members and loaded.sweep is not None and all(key in member for member in members):
             wrong = "has no effect: the sweep sets this key in every run; "
             wrong += "drop it, or edit the sweep"
-        elif key == "optim.lr" and grids and all(grids):
+        elif key == "optim.lr" and members and all(values("tune.lrs")):
             wrong = _SET_BY_TUNING
-        elif key in _OF_TUNING and grids and not any(grids):
-            wrong = _NO_GRID
+        elif key in _NEEDS and members and not any(values(_NEEDS[key])):
+            wrong = _without(_NEEDS[key])
         if wrong:
             problems.append(Problem(f"--config.{key}", value, wrong))
     return problems
+
+
+def _without(key: str) -> str:
+    return f"has no effect without {key}; {_FIX[key]}"

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mha_jax import branch, config, outcome, runstate, store, tensorboard
+import jax
+
+from mha_jax import branch, config, outcome, runstate, start, store, tensorboard
 from mha_jax.checkpoint import Checkpoints
 from mha_jax.files import write_json_atomic
 from mha_jax.tasks import TaskSpec
@@ -73,6 +75,9 @@ class Lane:
         restored, before = checkpoints.restore(fresh), directory
         if restored is None and "branch" in about:
             restored, before = branch.restore(directory, about["branch"], fresh, emit)
+        if restored is None and run.static.start:
+            begun = start.begin(run, directory)
+            fresh = fresh._replace(params=jax.tree.map(lambda x: x[None], begun))
         _record_environment(directory, before if restored else None, environment, emit)
         writer = RunWriter(
             directory,
@@ -150,6 +155,7 @@ class Lane:
                 "step": step,
                 "diverged_at": diverged_at if diverged_at >= 0 else None,
                 "final": {**last, **final},
+                "initial": evaluations[0][f"eval/{self.spec.metric}"],
                 "best": outcome.best(evaluations, self.spec),
                 "ceiling": static.task.ceiling(static.model),
                 "baselines": static.task.baselines(static.model),

@@ -15,15 +15,17 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mha_jax import config, cost, host, report, runstate, stages, store, tensorboard
+from mha_jax import config, report, runstate, stages, store, tensorboard
 from mha_jax.files import write_json_atomic
+from mha_jax.jobs import cpus, jobs_of
+from mha_jax.planned import PlannedRun
 from mha_jax.pool import Pool
 from mha_jax.progress import Progress
-from mha_jax.sweep import PlannedRun, Sweep
+from mha_jax.sweep import Sweep
 
 
 def launch(sweep: Sweep, workdir: Path, workers: int | None = None) -> int:
@@ -32,8 +34,32 @@ def launch(sweep: Sweep, workdir: Path, workers: int | None = None) -> int:
     Args:
       sweep: planned runs.
       workdir: the sweep's files go to `<workdir>/<experiment>/`.
+      workers: as `carry_out` says.
+
+    Returns and raises what `carry_out` does.
+    """
+
+    def record(runs: list[PlannedRun]) -> dict[str, Any]:
+        return dataclasses.replace(sweep, runs=runs).to_json()
+
+    return carry_out(sweep.runs, workdir / sweep.experiment, workers, record)
+
+
+def carry_out(
+    runs: list[PlannedRun],
+    root: Path,
+    workers: int | None = None,
+    record: Callable[[list[PlannedRun]], dict[str, Any]] | None = None,
+) -> int:
+    """Runs what is unfinished of planned runs and of what follows from them, then writes tables
+    and figures.
+
+    Args:
+      runs: planned runs of one experiment.
+      root: the experiment's directory.
       workers: processes; None: one a core on a CPU, each pinned to it, and one where there is an
         accelerator. A sweep of a single run has one worker with all cores.
+      record: what `sweep.json` shall say of the runs; None: it stays as it is.
 
     Returns:
       The exit code: 0, or 1 if a run failed.
@@ -43,32 +69,38 @@ def launch(sweep: Sweep, workdir: Path, workers: int | None = None) -> int:
       WorkerError: workers cannot start.
       OSError: the directory cannot be written.
     """
-    root = workdir / sweep.experiment
     with locked(root):
-        return _launch(sweep, workdir, root, workers)
+        return _carry_out(list(runs), root, workers, record)
 
 
-def _launch(sweep: Sweep, workdir: Path, root: Path, workers: int | None) -> int:
-    placed = cpus(len(sweep.runs), workers)
+def _carry_out(
+    runs: list[PlannedRun],
+    root: Path,
+    workers: int | None,
+    record: Callable[[list[PlannedRun]], dict[str, Any]] | None,
+) -> int:
+    placed = cpus(len(runs), workers)
     while True:
-        progress = Progress(len(sweep.runs))
-        directories = place(sweep, root)
-        _carry_out(sweep, directories, placed, workdir, root, progress)
+        progress = Progress(len(runs))
+        directories = place(runs, root)
+        if record is not None:
+            write_json_atomic(root / "sweep.json", record(runs))
+        _train(runs, directories, placed, root, progress)
         stored = store.read_sweep(root)[0]
-        more = stages.followups(sweep.runs, stored)
+        more = stages.followups(runs, stored)
         if not more:
             break
         over = {run.run.hash for run in stored if run.status in ("done", "diverged")}
         if any(one.run.hash not in over for one in more):
             told = _told([one for one in more if one.run.hash not in over])
             progress.note(f"these results ask for {told}")
-        sweep = dataclasses.replace(sweep, runs=[*sweep.runs, *more])
-    _tell_of_others(stored, sweep, root, progress)
+        runs = [*runs, *more]
+    _tell_of_others(stored, runs, root, progress)
     for path in report.make(root, progress.note):
         progress.note(f"wrote {path}")
     progress.note("\n" + (root / "order.txt").read_text().rstrip())
     show_table(root)
-    states = [runstate.read(directories[planned.run.hash]) for planned in sweep.runs]
+    states = [runstate.read(directories[planned.run.hash]) for planned in runs]
     failed = sum(not state.done for state in states)
     if failed:
         progress.note(
@@ -78,10 +110,10 @@ def _launch(sweep: Sweep, workdir: Path, root: Path, workers: int | None) -> int
 
 
 def _tell_of_others(
-    stored: Sequence[store.StoredRun], sweep: Sweep, root: Path, progress: Progress
+    stored: Sequence[store.StoredRun], runs: list[PlannedRun], root: Path, progress: Progress
 ) -> None:
     """Names what no launch of this plan will finish, since it holds back its cells."""
-    planned = {one.run.hash for one in sweep.runs}
+    planned = {one.run.hash for one in runs}
     others = [r for r in stored if r.status == "unfinished" and r.run.hash not in planned]
     if others:
         progress.note(
@@ -102,17 +134,16 @@ def _told(more: list[PlannedRun]) -> str:
     return ", ".join(f"{n} more runs {words[purpose]}" for purpose, n in count.items())
 
 
-def _carry_out(
-    sweep: Sweep,
+def _train(
+    runs: list[PlannedRun],
     directories: dict[str, Path],
     placed: Sequence[int | None],
-    workdir: Path,
     root: Path,
     progress: Progress,
 ) -> None:
-    """Runs what is unfinished of the planned runs."""
+    """Runs what is unfinished of the planned runs, those that others start from first."""
     pending, kept = [], 0
-    for planned in sweep.runs:
+    for planned in runs:
         state = runstate.read(directories[planned.run.hash])
         if state.done:
             kept += 1
@@ -126,12 +157,14 @@ def _carry_out(
         else:
             pending.append(planned)
     if kept:
-        progress.note(f"{kept} of {len(sweep.runs)} runs were finished before and are kept")
+        progress.note(f"{kept} of {len(runs)} runs were finished before and are kept")
     if pending:
         show_table(root)  # so that a person can watch from the start
-        jobs = jobs_of(pending, len(placed))
+    for n_sources in sorted({planned.run.static.n_sources for planned in pending}):
+        some = [planned for planned in pending if planned.run.static.n_sources == n_sources]
+        jobs = jobs_of(some, len(placed))
         with progress:
-            Pool(jobs, directories, placed[: len(jobs)], workdir, root, progress).serve()
+            Pool(jobs, directories, placed[: len(jobs)], root, progress).serve()
 
 
 @contextlib.contextmanager
@@ -157,14 +190,14 @@ def locked(root: Path) -> Iterator[None]:
         yield
 
 
-def place(sweep: Sweep, root: Path) -> dict[str, Path]:
+def place(runs: list[PlannedRun], root: Path) -> dict[str, Path]:
     """Makes the run directories and their `config.json`. A run that is there already keeps its
     directory, and is told what this launch says about it: how often to log, what counts as
     converged. One that was made as a twin and is now wanted for itself is no twin any more; the
     other way round it stays what it was."""
     there = {path.parent.name[-10:]: path.parent for path in root.glob("*/config.json")}
     directories = {}
-    for planned in sweep.runs:
+    for planned in runs:
         run = planned.run
         directory = there.get(run.hash, root / f"{planned.label}-{run.hash}")
         directories[run.hash] = directory
@@ -181,7 +214,6 @@ def place(sweep: Sweep, root: Path) -> dict[str, Path]:
                     "about": planned.about,
                 },
             )
-    write_json_atomic(root / "sweep.json", sweep.to_json())
     return directories
 
 
@@ -209,33 +241,3 @@ def show_table(root: Path) -> None:
     figure = root / "figures" / "frontier.png"
     if figure.exists():
         tensorboard.image_file(root / "tb", "frontier", figure)
-
-
-def cpus(n_runs: int, workers: int | None) -> Sequence[int | None]:
-    """The core of each worker. It depends on the whole sweep, not on what is left of it: a resumed
-    run must find the same number of threads."""
-    if workers is None:
-        workers = 1 if host.accelerator() or n_runs == 1 else len(host.cores())
-    if workers == 1:
-        return [None]
-    cores = host.cores()
-    return [cores[i % len(cores)] for i in range(workers)]
-
-
-def jobs_of(pending: list[PlannedRun], n_workers: int) -> list[list[PlannedRun]]:
-    """Runs by group, the longest job first; groups are split only when there are fewer than
-    workers."""
-    groups: dict[str, list[PlannedRun]] = {}
-    for planned in pending:
-        groups.setdefault(planned.run.group_hash, []).append(planned)
-    jobs = list(groups.values())
-    while len(jobs) < n_workers and max(map(len, jobs)) > 1:
-        jobs.sort(key=len)
-        largest = jobs.pop()
-        jobs += [largest[::2], largest[1::2]]
-
-    def work(job: list[PlannedRun]) -> float:
-        train = job[0].run.static.train
-        return len(job) * train.n_steps * train.batch_size * cost.flops_per_token(job[0].run.static)
-
-    return sorted(jobs, key=work, reverse=True)

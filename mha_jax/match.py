@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from typing import Any, NamedTuple
 
 from mha_jax import cost, schema
+from mha_jax.changes import copied, parse_changes
 from mha_jax.config import ModelSpec, Run
 from mha_jax.keys import KEYS, put
 from mha_jax.tasks import TaskSpec
-from mha_jax.values import Problem, nearest, parse, show
+from mha_jax.values import Problem
 
 
 class Matched(NamedTuple):
@@ -26,13 +26,6 @@ class Matched(NamedTuple):
     run: Run
     params_ratio: float | None  # parameters over those of the reference; None: there is none
     problems: list[Problem]
-
-
-def copied(config: dict[str, Any]) -> dict[str, Any]:
-    """A nested dict with sections of its own; the values, which may be anything, are not copied."""
-    return {
-        key: copied(value) if isinstance(value, dict) else value for key, value in config.items()
-    }
 
 
 def match(config: dict[str, Any], run: Run) -> Matched:
@@ -45,7 +38,7 @@ def match(config: dict[str, Any], run: Run) -> Matched:
     policy, to = config["match"]["policy"], config["match"]["to"]
     if not to:
         return Matched(run, None, [])
-    changes, wrong = _reference(to)
+    changes, wrong = parse_changes(to, ("model",))
     if wrong:
         return Matched(run, None, [Problem("match.to", to, wrong)])
     other = copied(config)
@@ -67,28 +60,6 @@ def match(config: dict[str, Any], run: Run) -> Matched:
             return Matched(run, None, [Problem("match.policy", policy, wrong)])
         run = matched
     return Matched(run, cost.n_params(run.static) / target, [])
-
-
-def _reference(to: str) -> tuple[dict[str, Any], str]:
-    """ "n_heads=8,n_kv_heads=4,4,2" as dotted key -> value, or what is wrong with it.
-
-    A comma starts the next change where a name and "=" follow; else it is part of a value.
-    """
-    how = 'write it like "n_heads=8,n_kv_heads=8"'
-    changes: dict[str, Any] = {}
-    for part in re.split(r",(?=[^,=]*=)", to):
-        leaf, _, text = (piece.strip() for piece in part.partition("="))
-        key = f"model.{leaf}"
-        if not text:
-            return {}, f"must be name=value pairs, and {show(part)} is none; {how}"
-        if key not in KEYS:
-            names = [name.split(".")[1] for name in KEYS if name.startswith("model.")]
-            fix = nearest(leaf, names) or f"; {how}"
-            return {}, f"must name keys of config.model, and {show(leaf)} is none{fix}"
-        if key in changes:
-            return {}, f"must name each key once, and {show(leaf)} is there twice; {how}"
-        changes[key] = parse(KEYS[key], text)
-    return changes, ""
 
 
 def _change(policy: str, config: dict[str, Any], run: Run, target: int) -> str | None:

@@ -8,7 +8,8 @@ from typing import Any
 from mha_jax import cost
 from mha_jax.config import StaticConfig, doubled, to_json
 from mha_jax.labels import describe
-from mha_jax.sweep import PlannedRun, Sweep, groups
+from mha_jax.planned import PlannedRun, groups
+from mha_jax.sweep import Sweep
 from mha_jax.values import shorten
 
 # Measured on one core for training steps of the tasks here at d_model 64: 15 to 40 GFLOP/s.

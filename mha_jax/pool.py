@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from mha_jax import host, runstate
+from mha_jax.planned import PlannedRun
 from mha_jax.progress import Progress
-from mha_jax.sweep import PlannedRun
 
 
 @dataclasses.dataclass
@@ -44,12 +44,11 @@ class Pool:
         jobs: list[list[PlannedRun]],
         directories: dict[str, Path],
         cpus: Sequence[int | None],
-        workdir: Path,
         root: Path,
         progress: Progress,
     ):
         self.jobs, self.directories, self.cpus = jobs, directories, cpus
-        self.workdir, self.progress = workdir, progress
+        self.root, self.progress = root, progress
         self.by_hash = {planned.run.hash: planned for job in jobs for planned in job}
         self.events: queue.SimpleQueue[tuple[Worker, dict[str, Any] | None]] = queue.SimpleQueue()
         (root / "logs").mkdir(exist_ok=True)
@@ -92,7 +91,7 @@ class Pool:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env=host.child_environment(self.workdir.resolve() / ".cache" / "xla"),
+            env=host.child_environment(self.root.resolve().parent / ".cache" / "xla"),
         )
         worker = Worker(process, cpu)
 

@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from mha_jax.sweep import PlannedRun
+from mha_jax.planned import PlannedRun
 
 
 class Progress:

@@ -14,9 +14,10 @@ from typing import Any
 from mha_jax import tune
 from mha_jax.config import Run, doubled
 from mha_jax.labels import labels
+from mha_jax.origin import sources
+from mha_jax.planned import PlannedRun, groups
 from mha_jax.report import cells
 from mha_jax.store import StoredRun
-from mha_jax.sweep import PlannedRun, groups
 
 
 def followups(planned: Sequence[PlannedRun], stored: Sequence[StoredRun]) -> list[PlannedRun]:
@@ -37,7 +38,8 @@ def followups(planned: Sequence[PlannedRun], stored: Sequence[StoredRun]) -> lis
         if group_hash in by_hash:
             for one in _next(members, by_hash[group_hash], known):
                 new.setdefault(one.run.hash, one)
-    return _labelled(list(planned), list(new.values()))
+    more = [*new.values(), *sources(list(new.values()), known)]
+    return _labelled(list(planned), more)
 
 
 def _next(members: Sequence[PlannedRun], cell: cells.CellRuns, known: set[str]) -> list[PlannedRun]:

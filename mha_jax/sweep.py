@@ -17,26 +17,18 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from mha_jax import cost, schema, tune
+from mha_jax import schema, tune
+from mha_jax.changes import copied
 from mha_jax.config import Run
 from mha_jax.idle import idle_flags, idle_overrides, of_other_task
 from mha_jax.keys import KEYS, get, put
 from mha_jax.labels import describe, labels
 from mha_jax.load import LoadedConfig
-from mha_jax.match import copied, match
+from mha_jax.match import match
 from mha_jax.members import collect
+from mha_jax.origin import sources, started, unread
+from mha_jax.planned import PlannedRun, costs
 from mha_jax.values import Problem, read, shorten
-
-
-@dataclasses.dataclass(frozen=True)
-class PlannedRun:
-    """A run with what people and tables are told about it."""
-
-    run: Run
-    label: str  # from what varies in the sweep; with the hash, the name of the run's directory
-    overrides: dict[str, Any]  # what its `add` changed, and what tuning did
-    swept: dict[str, Any]  # the values of all keys that any run of the sweep changes
-    about: dict[str, Any]  # stored in config.json; no part of the run's identity
 
 
 @dataclasses.dataclass
@@ -102,21 +94,16 @@ def expand(loaded: LoadedConfig) -> Sweep:
         ratio = None
         if run is not None:
             run, ratio, problems = match(config, run)
-            members += _on_grid(_Member(run, overrides, config, ratio, _tuning(config, run)))
+            run, source, more = started(config, run)
+            problems += more
+            tuning = _tuning(config, run)
+            members += _on_grid(_Member(run, overrides, config, ratio, tuning, source))
         for problem in [*problems, *idle_overrides(overrides, config)]:
             tally.note(problem, overrides)
     sweep.problems += [*add.problems, *idle_flags(loaded, add.members), *tally.problems()]
     if not sweep.problems:
         _plan(sweep, members)
     return sweep
-
-
-def groups(runs: list[PlannedRun]) -> dict[str, list[PlannedRun]]:
-    """Runs by group hash: those that share a static config, and so one compilation."""
-    found: dict[str, list[PlannedRun]] = {}
-    for planned in runs:
-        found.setdefault(planned.run.group_hash, []).append(planned)
-    return found
 
 
 @dataclasses.dataclass
@@ -126,6 +113,7 @@ class _Member:
     config: dict[str, Any]  # as configured, before matching
     params_ratio: float | None
     tuning: tune.Tuning | None
+    source: dict[str, Any]  # how the config of the run that it starts from differs
 
 
 def _on_grid(member: _Member) -> list[_Member]:
@@ -191,10 +179,16 @@ def _plan(sweep: Sweep, members: list[_Member]) -> None:
             same = f"the same run as {describe(kept[member.run.hash].overrides)}"
             sweep.dropped.append((member.overrides, same))
     rows = _swept(list(kept.values()))
-    for member, label, swept in zip(kept.values(), labels(rows), rows, strict=True):
-        about = _about(sweep, member)
-        planned = PlannedRun(member.run, label or about["task"], member.overrides, swept, about)
-        sweep.runs.append(planned)
+    planned = [
+        PlannedRun(member.run, "", member.overrides, swept, _about(sweep, member))
+        for member, swept in zip(kept.values(), rows, strict=True)
+    ]
+    planned += sources(planned, kept)
+    names = labels([one.swept for one in planned])
+    sweep.runs += [
+        dataclasses.replace(one, label=name or one.run.static.task.name)
+        for one, name in zip(planned, names, strict=True)
+    ]
 
 
 def _swept(members: list[_Member]) -> list[dict[str, Any]]:
@@ -205,28 +199,25 @@ def _swept(members: list[_Member]) -> list[dict[str, Any]]:
             key: get(member.config, key)
             for key in keys
             if not of_other_task(key, member.run.static.task.name)
+            and not unread(key, member.run.static)
         }
         for member in members
     ]
 
 
 def _about(sweep: Sweep, member: _Member) -> dict[str, Any]:
-    static, tuning = member.run.static, member.tuning
+    tuning = member.tuning
     return {
         "purpose": "selection" if tuning else "sweep",
         "experiment": sweep.experiment,
-        "task": static.task.name,
-        "variant": cost.variant(static.model),
+        **costs(member.run.static),
         "match": member.config["match"]["policy"],
         "match_to": member.config["match"]["to"],
         "params_ratio": member.params_ratio,
-        "n_params": cost.n_params(static),
-        "kv_bytes_per_token": cost.kv_bytes_per_token(static.model),
-        "state_bytes": cost.state_bytes(static.model),
-        "flops_per_token": cost.flops_per_token(static),
         "log": _section(member.config, "log"),
         "probe": _section(member.config, "probe"),
         "tune": dataclasses.asdict(tuning) if tuning else None,
         "converge": _section(member.config, "converge"),
+        "source": member.source,
         "overrides": {**sweep.loaded.overrides, **member.overrides},
     }

@@ -79,7 +79,8 @@ def train_step(
       The next state, and scalars of the step: `loss` (nats or squared error) and `grad_norm`
         (before clipping).
     """
-    key = rng.stream(hypers.data_seed, "train", state.step)
+    # A run that starts from another one goes on in the same stream of batches.
+    key = rng.stream(hypers.data_seed, "train", program.static.steps_before + state.step)
     batch = program.sample(key, constants, program.static.train.batch_size)
 
     def objective(params: Any) -> jax.Array:

@@ -151,7 +151,7 @@ def test_a_later_launch_may_say_otherwise_about_its_runs(tmp_path, cache):
 def test_unfinished_runs_of_another_plan_are_named(tmp_path, cache):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "small").mkdir()
-    launch.place(expand(load(str(_write(tmp_path, seeds=2)))), tmp_path / "out" / "small")
+    launch.place(expand(load(str(_write(tmp_path, seeds=2)))).runs, tmp_path / "out" / "small")
     done = _sweep(_write(tmp_path, seeds=1), tmp_path / "out", cache)
     assert done.returncode == 0, done.stderr
     assert "2 unfinished runs of an earlier plan" in done.stdout

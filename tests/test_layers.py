@@ -19,12 +19,24 @@ PACKAGE = ROOT / "mha_jax"
 LAYERS = (
     ("config", "rng", "values", "files", "events", "picture", "host", "labels", "packing", "tune")
     + ("mixers", "taskref", "terminal"),
-    ("attention", "loss", "optim", "cost", "tasks", "keys", "rules", "schema", "load"),
+    ("attention", "loss", "optim", "cost", "tasks", "keys", "rules", "schema", "load", "changes"),
     ("blocks", "transformer", "model"),
     ("train", "evaluate", "examine", "analysis", "given", "heads"),
     ("group", "match", "members", "sweep", "plan", "writer", "records", "manifest", "checkpoint")
-    + ("store", "tensorboard", "runstate", "idle"),
-    ("lane", "outcome", "branch", "runner", "worker", "progress", "pool", "launch", "stages")
+    + ("store", "tensorboard", "runstate", "idle", "planned", "origin"),
+    (
+        "lane",
+        "outcome",
+        "branch",
+        "start",
+        "runner",
+        "jobs",
+        "worker",
+        "progress",
+        "pool",
+        "launch",
+        "stages",
+    )
     + ("report", "run", "importance", "redundancy", "heads_text", "cli"),
 )
 # Modules that may read less: beside themselves and the lowest layer only these.
@@ -38,16 +50,19 @@ ONLY: dict[str, set[str]] = {
     "transformer": {"attention", "blocks", "tasks"},
     "analysis": {"attention", "tasks"},
     "given": {"tasks"},
-    "sweep": {"cost", "idle", "keys", "load", "match", "members", "schema"},
+    "sweep": {"changes", "idle", "keys", "load", "match", "members", "origin", "planned", "schema"},
+    "planned": {"cost"},
+    "origin": {"analysis", "changes", "keys", "planned", "schema"},
     "store": {"tasks"},
     "writer": {"records"},
     "checkpoint": {"manifest"},
     "report": {"analysis", "cost", "store", "tasks"},
     # It knows the workers by their command line, so that jax never enters its process.
-    "launch": {"cost", "pool", "progress", "report", "runstate", "stages", "store", "sweep"}
-    | {"tensorboard"},
-    "stages": {"report", "store", "sweep"},
-    "pool": {"progress", "runstate", "sweep"},
+    "launch": {"jobs", "planned", "pool", "progress", "report", "runstate", "stages", "store"}
+    | {"sweep", "tensorboard"},
+    "jobs": {"cost", "planned"},
+    "stages": {"origin", "planned", "report", "store"},
+    "pool": {"planned", "progress", "runstate"},
 }
 # They know what a TaskSpec says, and no task.
 NO_TASK_MODULE = {"transformer", "model", "loss", "train", "evaluate", "group"}

@@ -22,7 +22,7 @@ GRID = (1e-3, 3e-3, 1e-2)
 
 def run(test: float = 0.5, lr: float = 3e-3, seed: int = 0, **fields) -> Result:
     outputs = fields.pop("outputs", (test,))
-    base = Result("", seed, seed, lr, 0.0, "sweep", "done", test, test, outputs, None, None)
+    base = Result("", seed, seed, lr, 0.0, "sweep", "done", test, test, outputs, None, None, None)
     return dataclasses.replace(base, **fields)
 
 

@@ -10,7 +10,8 @@ import pytest
 from cases import config_of, run_of, write_config
 
 from mha_jax import cost, labels, load, match, plan, schema
-from mha_jax.sweep import Sweep, expand, groups
+from mha_jax.planned import groups
+from mha_jax.sweep import Sweep, expand
 
 HEADS = """
 for n in (2, 4, 8):
@@ -205,6 +206,7 @@ def test_what_tables_are_told(tmp_path: Path) -> None:
         "overrides": {"train.seed": 3},
         "purpose": "sweep",
         "tune": None,
+        "source": {},
         "converge": {"confirm": False, "tol": 0.01},
     }
 

@@ -186,7 +186,7 @@ def _groups(sums: HeadSums, old: LayerSpec, new: LayerSpec, method: str) -> list
     return sharing.contiguous(old.n_kv_heads, new.n_kv_heads)
 
 
-def _firsts(mixer: Params, n_kv_heads: int, groups: sharing.Groups) -> dict[str, Any]:
+def _firsts(mixer: Params, n_kv_heads: int, groups: grouping.Groups) -> dict[str, Any]:
     firsts = np.array([group[0] for group in groups])
 
     def of(w: Any) -> np.ndarray:

@@ -8,9 +8,11 @@ and the search for them is ours.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+
+Groups = Sequence[Sequence[int]]  # the kv heads of each new one
 
 # Up to here every grouping is looked at: 105 of eight heads in pairs. 16 heads have 2,027,025.
 EXACT = 8

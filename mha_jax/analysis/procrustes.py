@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from mha_jax.analysis.sharing import Groups
+from mha_jax.analysis.grouping import Groups
 from mha_jax.config import ModelSpec
 
 _TURNED = {"keys": ("wk", "bk", "wq", "bq"), "values": ("wv", "bv")}

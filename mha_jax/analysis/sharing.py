@@ -16,16 +16,16 @@ their columns. Query head i reads kv head i // g.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mha_jax.analysis.grouping import Groups
 from mha_jax.attention.positions import rope
 
-Groups = Sequence[Sequence[int]]
 Params = Mapping[str, jax.Array]
 
 _QUERY = ("wq", "bq", "wg", "bg")  # columns by query head

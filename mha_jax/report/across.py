@@ -145,12 +145,16 @@ def _fields(c: CellRuns) -> Fields:
         "match.policy": c.runs[0].about["match"],
         **{f"train.{name}": value for name, value in config.to_json(static.train).items()},
         **{f"optim.{name}": value for name, value in config.to_json(static.optim).items()},
+        "start": cells.start(static),
+        "start.n_steps": static.steps_before,
     }
 
 
 def _must_agree(name: str) -> bool:
     """Whether cells that differ in a field are no like with like."""
-    return name.startswith("task.") or name in ("train.n_steps", "train.batch_size")
+    return name.startswith("task.") or name in (
+        *("train.n_steps", "train.batch_size", "start.n_steps"),
+    )
 
 
 def _told(differs: Sequence[dict[str, tuple[Any, Any]]]) -> list[str]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from mha_jax import config
+from mha_jax import config, cost
 from mha_jax.report import stats
 from mha_jax.report.result import Result
 from mha_jax.store import StoredRun
@@ -85,6 +85,7 @@ def result(run: StoredRun, spec: TaskSpec) -> Result:
         test=final.get(f"test/{spec.metric}", math.nan),
         outputs=tuple(final.get(name, math.nan) for name in outputs),
         ceiling=run.summary.get("ceiling"),
+        initial=run.summary.get("initial"),
         steps_to_threshold=run.summary.get("steps_to_threshold"),
     )
 
@@ -137,21 +138,38 @@ def model_fields(model: config.ModelSpec) -> dict[str, Any]:
     return row
 
 
+def start(static: config.StaticConfig) -> str:
+    """Where the parameters come from: "mean of MHA", "4 of 8 heads by zero", ...; "": a draw."""
+    spec = static.start
+    if spec is None:
+        return ""
+    source = spec.source
+    told = []
+    if spec.keep:
+        kept, of = per_layer(static.model, "n_heads"), per_layer(source.model, "n_heads")
+        told.append(f"{kept} of {of} heads by {spec.keep}")
+    if spec.merge:
+        aligned = "aligned " if spec.align else ""
+        told.append(f"{aligned}{spec.merge} of {cost.variant(source.model)}")
+    return " and ".join(told) or "continued"
+
+
 def _labels(firsts: Sequence[StoredRun]) -> dict[str, str]:
     """A label for each cell, given one run of each. Where the cells of a task differ in their
     number of steps every one names it; those that would share a label name what differs between
     them.
     """
-    steps: dict[Any, set[int]] = {}
+    steps: dict[Any, set[str]] = {}
     for run in firsts:
-        static = run.run.static
-        steps.setdefault(static.task, set()).add(static.train.n_steps)
+        steps.setdefault(run.run.static.task, set()).add(_steps(run.run.static))
     by_label: dict[tuple[Any, str], list[StoredRun]] = {}
     for run in firsts:
         heads = per_layer(run.run.static.model, "n_heads")
         label = f"{heads} head{'' if heads == 1 else 's'}, {variant(run)}"
+        if run.run.static.start:
+            label += f", {start(run.run.static)}"
         if len(steps[run.run.static.task]) > 1:
-            label += f", {run.run.static.train.n_steps} steps"
+            label += f", {_steps(run.run.static)} steps"
         by_label.setdefault((run.run.static.task, label), []).append(run)
     out = {}
     for (_, label), runs in by_label.items():
@@ -169,3 +187,9 @@ def _told_apart_by(static: config.StaticConfig) -> dict[str, Any]:
         **config.to_json(static.train),
         **config.to_json(static.optim),
     }
+
+
+def _steps(static: config.StaticConfig) -> str:
+    """ "3000", or "3000 + 150" of a run that starts from another one."""
+    before = f"{static.steps_before} + " if static.start else ""
+    return f"{before}{static.train.n_steps}"

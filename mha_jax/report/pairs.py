@@ -20,13 +20,18 @@ COLUMNS = (
 
 def comparison_rows(gathered: Sequence[CellRuns]) -> list[dict[str, Any]]:
     """One row for each two cells with the same task, its constants included, the same number of
-    training sequences and the same policy of matching parameters. A cell that is as large as the
+    training sequences (those of the runs that they start from included) and the same policy of
+    matching parameters. A cell that is as large as the
     reference without matching takes part under every policy. p is adjusted over the rows of a task
     and policy.
     """
     rows = []
     for (_, policy, _), members in groups(gathered).items():
-        asked = [(a, b) for a, b in itertools.combinations(members, 2) if _budget(a) == _budget(b)]
+        asked = [
+            (a, b)
+            for a, b in itertools.combinations(members, 2)
+            if a.static.n_sequences == b.static.n_sequences
+        ]
         pairs = [pair(a, b) for a, b in asked]
         for (a, b), one, found in zip(asked, pairs, compare(pairs), strict=True):
             row = {
@@ -96,8 +101,3 @@ def _side(c: CellRuns) -> Side:
         reason=c.cell.reason,
         twin=c.cell.twin.tests if c.cell.twin else None,
     )
-
-
-def _budget(c: CellRuns) -> int:
-    train = c.static.train
-    return train.n_steps * train.batch_size

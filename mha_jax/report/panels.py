@@ -231,4 +231,7 @@ def _rest(cell: CellRuns) -> Any:
     for layer in static["model"]["layers"]:
         for field in varies:
             del layer[field]
+    start = cell.static.start
+    if start is not None:
+        static["start"] = [start.merge, start.align, start.keep, cell.static.steps_before]
     return static

@@ -18,12 +18,13 @@ class Result:
     data_seed: int
     lr: float
     weight_decay: float
-    purpose: str  # sweep | selection | twin: see sweep.PlannedRun
+    purpose: str  # sweep | selection | twin: see planned.PlannedRun
     status: str  # of store.STATUSES
     validation: float  # NaN where there is none
     test: float  # NaN where there is none
     outputs: tuple[float, ...]  # test metric of each read-out head; (test,) if there is one
     ceiling: float | None
+    initial: float | None  # validation metric of the parameters that it began with
     steps_to_threshold: int | None
 
     @property

@@ -48,6 +48,7 @@ class Cell:
     n_selection: int  # seeds that chose the rate and are not reported; 0: the reported ones did
     diverged: int  # reported runs at the chosen rate
     validation_mean: float | None
+    initial_mean: float | None  # of the validation metric before the first step
     mean: float | None
     ci_low: float | None
     ci_high: float | None
@@ -122,6 +123,7 @@ def cell(
         n_selection=len({r.pair for r in selection}),
         diverged=n_diverged,
         validation_mean=_mean([r.validation for r in seeds]),
+        initial_mean=_mean([r.initial for r in seeds if r.initial is not None]),
         mean=_mean(test),
         ci_low=low,
         ci_high=high,

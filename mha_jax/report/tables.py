@@ -32,6 +32,7 @@ FRONTIER_COLUMNS = (
     *("solved_at", "weight_decay", "validation_mean", "flops_per_token", "n_runs", "n_done"),
     *("n_diverged", "n_failed", "n_unfinished", "task_seed", "task_params", "n_selection"),
     *("state_bytes", "edge_gain", "twin_validation_mean", "twin_change", "twin_allowed"),
+    *("start", "steps_before", "initial_mean"),
     *head_columns.COLUMNS,
 )
 HEAD_COLUMNS = (
@@ -59,6 +60,7 @@ def run_rows(runs: Sequence[StoredRun]) -> list[Row]:
                 **config.to_json(static.optim),
                 **config.to_json(run.run.hypers),
                 **_costs(run),
+                **_start(static),
                 "purpose": run.about["purpose"],
                 "overrides": _compact(run.about.get("overrides")),
                 "status": run.status,
@@ -72,6 +74,7 @@ def run_rows(runs: Sequence[StoredRun]) -> list[Row]:
                 "ceiling": result.ceiling,
                 "test": final.get(f"test/{spec.metric}"),
                 "validation": final.get(f"eval/{spec.metric}"),
+                "initial": result.initial,
                 "solved": result.solved(spec) if result.is_done else None,
                 "steps_to_threshold": result.steps_to_threshold,
                 "best_step": best.get("step"),
@@ -108,6 +111,7 @@ def frontier_rows(gathered: Sequence[CellRuns]) -> list[Row]:
             "success_high": high,
             "n_seeds": len(c.cell.seeds),
             "n_steps": static.train.n_steps,
+            **_start(static),
             "metric": c.spec.metric,
             "config_hash": first.run.group_hash,
             "data_hash": static.task.data_hash,
@@ -200,6 +204,10 @@ def _costs(run: StoredRun) -> Row:
             "flops_per_token",
         )
     }
+
+
+def _start(static: config.StaticConfig) -> Row:
+    return {"start": cells.start(static), "steps_before": static.steps_before}
 
 
 def _baselines(run: StoredRun) -> Row:
