@@ -58,7 +58,7 @@ def carry_out(
       runs: planned runs of one experiment.
       root: the experiment's directory.
       workers: processes; None: one a core on a CPU, each pinned to it, and one where there is an
-        accelerator. A sweep of a single run has one worker with all cores.
+        accelerator. Runs that can only go one after another have one worker with all cores.
       record: what `sweep.json` shall say of the runs; None: it stays as it is.
 
     Returns:
@@ -79,7 +79,8 @@ def _carry_out(
     workers: int | None,
     record: Callable[[list[PlannedRun]], dict[str, Any]] | None,
 ) -> int:
-    placed = cpus(len(runs), workers)
+    at_once = collections.Counter(one.run.static.n_sources for one in runs)
+    placed = cpus(max(at_once.values()), workers)
     while True:
         progress = Progress(len(runs))
         directories = place(runs, root)

@@ -101,6 +101,9 @@ def unfit(model: ModelSpec, start: StartSpec) -> Iterator[tuple[str, str]]:
         if wrong:
             yield "start.source", f"{wrong} (layer {i})"
             return
+    if start.merge and source.share in ("qk", "qkv"):
+        share = f"model.share={source.share!r}"
+        yield "start.merge", f"makes fewer keys than queries, and {share} makes both of one matrix"
     if start.keep and not model.use_wo:
         yield "start.keep", "needs model.use_wo=True: without it what follows reads every head"
     if start.merge == "similar" and not model.use_wo:

@@ -19,11 +19,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 # The path above makes these importable without an install.
+from mha_jax.flags import read  # noqa: E402
 from mha_jax.report import across, across_text  # noqa: E402
 from mha_jax.terminal import leave  # noqa: E402
-from mha_jax.values import nearest  # noqa: E402
-
-_SWITCHES = ("--anyway", "--json", "--help")
 
 
 def main(argv: list[str]) -> int:
@@ -32,35 +30,19 @@ def main(argv: list[str]) -> int:
         print(__doc__)
         return 0
     try:
-        directories = _directories(argv)
-        result = across.across(*directories, anyway="--anyway" in argv)
+        words = "two directories, <workdir>/<experiment>"
+        (a, b), flags = read(argv, 2, words, switches=("--anyway", "--json"))
+        result = across.across(a, b, anyway="--anyway" in flags)
     except (ValueError, OSError) as error:
         print(f"compare.py: {error}", file=sys.stderr)
         return 2
     for line in result.problems:
         print(line, file=sys.stderr)
-    if "--json" in argv:
+    if "--json" in flags:
         print(json.dumps(across_text.to_json(result), indent=2))
     else:
         print(across_text.to_text(result))
     return 0
-
-
-def _directories(argv: list[str]) -> list[str]:
-    """A and B.
-
-    Raises:
-      ValueError: there are not two of them, or a flag is unknown.
-    """
-    for flag in argv:
-        if flag.startswith("-") and flag not in _SWITCHES:
-            fix = nearest(flag, _SWITCHES) or "; --help lists the flags"
-            raise ValueError(f"{flag} is no flag{fix}")
-    directories = [word for word in argv if not word.startswith("-")]
-    if len(directories) != 2:
-        given = " ".join(directories) or "nothing"
-        raise ValueError(f"takes two directories, <workdir>/<experiment>; got {given}")
-    return directories
 
 
 if __name__ == "__main__":

@@ -19,10 +19,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from mha_jax.flags import RUN, checkpoint, read  # noqa: E402
 from mha_jax.terminal import leave  # noqa: E402
-from mha_jax.values import nearest  # noqa: E402
-
-_FLAGS = ("--at", "--json", "--help")
 
 
 def main(argv: list[str]) -> int:
@@ -31,7 +29,8 @@ def main(argv: list[str]) -> int:
         print(__doc__)
         return 0
     try:
-        directory, at = _arguments(argv)
+        (directory,), flags = read(argv, 1, RUN, valued=("--at",), switches=("--json",))
+        at = checkpoint(flags.get("--at", "last"))
         # Slow to import, so after what can be answered without.
         from mha_jax import heads_text
         from mha_jax.checkpoint import CheckpointError
@@ -44,36 +43,11 @@ def main(argv: list[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"heads.py: {error}", file=sys.stderr)
         return 2
-    if "--json" in argv:
+    if "--json" in flags:
         print(json.dumps(heads_text.to_json(told), indent=2))
     else:
         print(heads_text.to_text(told))
     return 0
-
-
-def _arguments(argv: list[str]) -> tuple[str, str | int]:
-    """The run's directory and the checkpoint.
-
-    Raises:
-      ValueError: not one directory, an unknown flag, or no checkpoint's name.
-    """
-    at: str | int = "last"
-    for word in argv:
-        flag, equals, value = word.partition("=")
-        if not word.startswith("-"):
-            continue
-        if flag not in _FLAGS or bool(equals) != (flag == "--at"):
-            fix = nearest(flag, _FLAGS) or "; --help lists the flags"
-            raise ValueError(f"{word} is no flag{fix}")
-        if flag == "--at":
-            if value not in ("last", "best") and not value.isdecimal():
-                raise ValueError(f"--at={value} must be last, best or a step")
-            at = int(value) if value.isdecimal() else value
-    directories = [word for word in argv if not word.startswith("-")]
-    if len(directories) != 1:
-        given = " ".join(directories) or "nothing"
-        raise ValueError(f"takes one run, <workdir>/<experiment>/<label>-<hash>; got {given}")
-    return directories[0], at
 
 
 if __name__ == "__main__":

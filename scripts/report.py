@@ -12,22 +12,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 # The path above makes these importable without an install.
 from mha_jax import report  # noqa: E402
+from mha_jax.flags import read  # noqa: E402
 from mha_jax.terminal import leave  # noqa: E402
 
 
 def main(argv: list[str]) -> int:
     """The exit code."""
-    if argv in (["--help"], ["-h"]):
+    if "--help" in argv or "-h" in argv:
         print(__doc__)
         return 0
-    if len(argv) != 1 or argv[0].startswith("-"):
-        given = " ".join(argv) or "nothing"
-        print(
-            f"report.py: takes one directory, <workdir>/<experiment>; got {given}", file=sys.stderr
-        )
-        return 2
     try:
-        for path in report.make(argv[0]):
+        (root,), _ = read(argv, 1, "one directory, <workdir>/<experiment>")
+        for path in report.make(root):
             print(path)
     except (ValueError, OSError) as error:
         print(f"report.py: {error}", file=sys.stderr)

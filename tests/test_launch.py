@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mha_jax import launch, runstate
+from mha_jax import jobs, launch, runstate
 from mha_jax.load import load
 from mha_jax.pool import Pool, Worker
 from mha_jax.progress import Progress
@@ -239,22 +239,22 @@ def test_a_failed_run_is_tried_twice_and_an_identical_failure_once(tmp_path):
 
 
 def test_cores_depend_on_the_sweep_and_not_on_what_is_left(monkeypatch):
-    monkeypatch.setattr(launch.host, "cores", lambda: [0, 1, 2])
-    monkeypatch.setattr(launch.host, "accelerator", lambda: False)
-    assert launch.cpus(n_runs=5, workers=None) == [0, 1, 2]
-    assert launch.cpus(n_runs=1, workers=None) == [None]
-    assert launch.cpus(n_runs=5, workers=1) == [None]
-    assert launch.cpus(n_runs=5, workers=4) == [0, 1, 2, 0]
-    monkeypatch.setattr(launch.host, "accelerator", lambda: True)
-    assert launch.cpus(n_runs=5, workers=None) == [None]
+    monkeypatch.setattr(jobs.host, "cores", lambda: [0, 1, 2])
+    monkeypatch.setattr(jobs.host, "accelerator", lambda: False)
+    assert jobs.cpus(n_runs=5, workers=None) == [0, 1, 2]
+    assert jobs.cpus(n_runs=1, workers=None) == [None]
+    assert jobs.cpus(n_runs=5, workers=1) == [None]
+    assert jobs.cpus(n_runs=5, workers=4) == [0, 1, 2, 0]
+    monkeypatch.setattr(jobs.host, "accelerator", lambda: True)
+    assert jobs.cpus(n_runs=5, workers=None) == [None]
 
 
 def test_groups_are_split_only_when_workers_would_stand_idle(tmp_path):
     planned = expand(load(str(_write(tmp_path, seeds=4)), None, [])).runs
-    assert sorted(map(len, launch.jobs_of(planned, 2))) == [4, 4]
-    assert sorted(map(len, launch.jobs_of(planned, 4))) == [2, 2, 2, 2]
-    assert sorted(map(len, launch.jobs_of(planned, 1))) == [4, 4]
-    together = [run for job in launch.jobs_of(planned, 64) for run in job]
+    assert sorted(map(len, jobs.jobs_of(planned, 2))) == [4, 4]
+    assert sorted(map(len, jobs.jobs_of(planned, 4))) == [2, 2, 2, 2]
+    assert sorted(map(len, jobs.jobs_of(planned, 1))) == [4, 4]
+    together = [run for job in jobs.jobs_of(planned, 64) for run in job]
     assert len(together) == 8
 
 
@@ -275,7 +275,7 @@ def test_a_dead_worker_costs_only_the_run_it_had_begun_an_attempt(tmp_path, caps
     directories = {one.run.hash: tmp_path / one.run.hash for one in planned}
     for directory in directories.values():
         directory.mkdir()
-    pool = Pool([planned], directories, [None], tmp_path, tmp_path, Progress(3))
+    pool = Pool([planned], directories, [None], tmp_path, Progress(3))
     dead = subprocess.Popen([sys.executable, "-c", "raise SystemExit(9)"], text=True)
     dead.wait()
     worker = Worker(dead, None, job=pool.jobs.pop(), started={planned[0].run.hash}, ready=True)

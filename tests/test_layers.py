@@ -18,26 +18,14 @@ PACKAGE = ROOT / "mha_jax"
 # From the bottom up; a module reads its own layer and those below. A name covers its submodules.
 LAYERS = (
     ("config", "rng", "values", "files", "events", "picture", "host", "labels", "packing", "tune")
-    + ("mixers", "taskref", "terminal"),
+    + ("mixers", "taskref", "terminal", "flags"),
     ("attention", "loss", "optim", "cost", "tasks", "keys", "rules", "schema", "load", "changes"),
     ("blocks", "transformer", "model"),
     ("train", "evaluate", "examine", "analysis", "given", "heads"),
     ("group", "match", "members", "sweep", "plan", "writer", "records", "manifest", "checkpoint")
     + ("store", "tensorboard", "runstate", "idle", "planned", "origin"),
-    (
-        "lane",
-        "outcome",
-        "branch",
-        "start",
-        "runner",
-        "jobs",
-        "worker",
-        "progress",
-        "pool",
-        "launch",
-        "stages",
-    )
-    + ("report", "run", "importance", "redundancy", "heads_text", "cli"),
+    ("lane", "outcome", "branch", "start", "runner", "worker", "progress", "jobs", "pool", "launch")
+    + ("stages", "report", "run", "importance", "redundancy", "heads_text", "convert", "cli"),
 )
 # Modules that may read less: beside themselves and the lowest layer only these.
 ONLY: dict[str, set[str]] = {

@@ -1,0 +1,65 @@
+"""The command line of the scripts that take directories. `cli` reads that of a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mha_jax.values import nearest
+
+RUN = "one run, <workdir>/<experiment>/<label>-<hash>"
+
+
+def read(
+    argv: Sequence[str],
+    n_words: int,
+    words: str,
+    *,
+    valued: Sequence[str] = (),
+    switches: Sequence[str] = (),
+) -> tuple[list[str], dict[str, str]]:
+    """The words of a command line, and its flags with their values ("" for a switch).
+
+    Args:
+      argv: what follows the script's name.
+      n_words: how many words that are no flags it takes.
+      words: what they are, for people: "two directories, <workdir>/<experiment>".
+      valued: flags that are written --flag=VALUE.
+      switches: flags that stand alone.
+
+    Raises:
+      ValueError: another number of words, a flag that is unknown, given twice, without its value or
+        with one that it does not take.
+    """
+    found: list[str] = []
+    flags: dict[str, str] = {}
+    for word in argv:
+        flag, equals, value = word.partition("=")
+        if not word.startswith("-"):
+            found.append(word)
+            continue
+        if flag not in (*valued, *switches):
+            fix = nearest(flag, [*valued, *switches]) or "; --help lists the flags"
+            raise ValueError(f"{flag} is no flag{fix}")
+        if flag in flags:
+            raise ValueError(f"{flag} is given twice; keep one")
+        if flag in valued and not value:
+            raise ValueError(f"{flag} has no value; write {flag}=<value>")
+        if flag in switches and equals:
+            raise ValueError(f"{flag} is a switch and takes no value; write {flag}")
+        flags[flag] = value
+    if len(found) != n_words:
+        raise ValueError(f"takes {words}; got {' '.join(found) or 'nothing'}")
+    return found, flags
+
+
+def checkpoint(text: str) -> str | int:
+    """Which checkpoint: "last", "best" or a step.
+
+    Raises:
+      ValueError: none of these.
+    """
+    if text in ("last", "best"):
+        return text
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(f"--at={text} must be last, best or a step")
+    return int(text)
