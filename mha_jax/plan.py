@@ -6,9 +6,9 @@ import collections
 from typing import Any
 
 from mha_jax import cost
-from mha_jax.config import StaticConfig, doubled, to_json
+from mha_jax.config import StaticConfig, doubled, static_hash, to_json
 from mha_jax.labels import describe
-from mha_jax.planned import PlannedRun, groups
+from mha_jax.planned import PlannedRun, begins, groups
 from mha_jax.sweep import Sweep
 from mha_jax.values import shorten
 
@@ -99,6 +99,9 @@ def dry_run_table(sweep: Sweep) -> str:
             f"bytes/token, "
             f"{about['flops_per_token']:,} FLOPs/token, about {_time(run_seconds(static))} a run",
         ]
+        if static.start:
+            told = f"{begins(static)} of group {static_hash(static.start.source)}"
+            lines.append(f"  starts from another run: {told}")
         lines += [f"    {_directory(one)}  {_set(one)}" for one in planned]
     if sweep.dropped:
         lines += ["", f"dropped: {_count(len(sweep.dropped), 'combination')}"]

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from mha_jax import cost
-from mha_jax.config import Run, StaticConfig
+from mha_jax.config import ModelSpec, Run, StaticConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,3 +38,27 @@ def costs(static: StaticConfig) -> dict[str, Any]:
         "state_bytes": cost.state_bytes(static.model),
         "flops_per_token": cost.flops_per_token(static),
     }
+
+
+def begins(static: StaticConfig) -> str:
+    """Where the parameters come from: "mean of MHA", "4 of 8 heads by zero", ...; "": a draw."""
+    spec = static.start
+    if spec is None:
+        return ""
+    source = spec.source
+    told = []
+    if spec.keep:
+        kept, of = (per_layer(model, "n_heads") for model in (static.model, source.model))
+        told.append(f"{kept} of {of} heads by {spec.keep}")
+    if spec.merge:
+        aligned = "aligned " if spec.align else ""
+        told.append(f"{aligned}{spec.merge} of {cost.variant(source.model)}")
+    return " and ".join(told) or "continued"
+
+
+def per_layer(model: ModelSpec, field: str) -> Any:
+    """A layer field as a config writes it: one value if all layers agree, else one a layer
+    ("4,4,2").
+    """
+    values = [getattr(layer, field) for layer in model.layers]
+    return values[0] if len(set(values)) == 1 else ",".join(map(str, values))

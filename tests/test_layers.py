@@ -44,7 +44,7 @@ ONLY: dict[str, set[str]] = {
     "store": {"tasks"},
     "writer": {"records"},
     "checkpoint": {"manifest"},
-    "report": {"analysis", "cost", "store", "tasks"},
+    "report": {"analysis", "cost", "planned", "store", "tasks"},
     # It knows the workers by their command line, so that jax never enters its process.
     "launch": {"jobs", "planned", "pool", "progress", "report", "runstate", "stages", "store"}
     | {"sweep", "tensorboard"},

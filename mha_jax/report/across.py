@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mha_jax import config, store
+from mha_jax import config, planned, store
 from mha_jax.report import cells, pairs
 from mha_jax.report.cells import CellRuns
 from mha_jax.report.compare import Comparison, compare
@@ -145,7 +145,7 @@ def _fields(c: CellRuns) -> Fields:
         "match.policy": c.runs[0].about["match"],
         **{f"train.{name}": value for name, value in config.to_json(static.train).items()},
         **{f"optim.{name}": value for name, value in config.to_json(static.optim).items()},
-        "start": cells.start(static),
+        "start": planned.begins(static),
         "start.n_steps": static.steps_before,
     }
 

@@ -9,7 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from mha_jax import config, cost
+from mha_jax import config
+from mha_jax.planned import begins, per_layer
 from mha_jax.report import stats
 from mha_jax.report.result import Result
 from mha_jax.store import StoredRun
@@ -119,14 +120,6 @@ def variant(run: StoredRun) -> str:
     return str(run.about["variant"])
 
 
-def per_layer(model: config.ModelSpec, field: str) -> Any:
-    """A layer field as a config writes it: one value if all layers agree, else one a layer
-    ("4,4,2").
-    """
-    values = [getattr(layer, field) for layer in model.layers]
-    return values[0] if len(set(values)) == 1 else ",".join(map(str, values))
-
-
 def model_fields(model: config.ModelSpec) -> dict[str, Any]:
     """The fields of a model as a flat row; layer fields as `per_layer` gives them."""
     row = {"n_layers": len(model.layers), "d_model": model.d_model}
@@ -136,22 +129,6 @@ def model_fields(model: config.ModelSpec) -> dict[str, Any]:
         if field.name not in ("layers", "d_model"):
             row[field.name] = getattr(model, field.name)
     return row
-
-
-def start(static: config.StaticConfig) -> str:
-    """Where the parameters come from: "mean of MHA", "4 of 8 heads by zero", ...; "": a draw."""
-    spec = static.start
-    if spec is None:
-        return ""
-    source = spec.source
-    told = []
-    if spec.keep:
-        kept, of = per_layer(static.model, "n_heads"), per_layer(source.model, "n_heads")
-        told.append(f"{kept} of {of} heads by {spec.keep}")
-    if spec.merge:
-        aligned = "aligned " if spec.align else ""
-        told.append(f"{aligned}{spec.merge} of {cost.variant(source.model)}")
-    return " and ".join(told) or "continued"
 
 
 def _labels(firsts: Sequence[StoredRun]) -> dict[str, str]:
@@ -167,7 +144,7 @@ def _labels(firsts: Sequence[StoredRun]) -> dict[str, str]:
         heads = per_layer(run.run.static.model, "n_heads")
         label = f"{heads} head{'' if heads == 1 else 's'}, {variant(run)}"
         if run.run.static.start:
-            label += f", {start(run.run.static)}"
+            label += f", {begins(run.run.static)}"
         if len(steps[run.run.static.task]) > 1:
             label += f", {_steps(run.run.static)} steps"
         by_label.setdefault((run.run.static.task, label), []).append(run)

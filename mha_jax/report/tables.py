@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from mha_jax import config
+from mha_jax import config, planned
 from mha_jax.report import cells, head_columns, stats
 from mha_jax.report.cells import CellRuns
 from mha_jax.report.intervals import wilson
@@ -207,7 +207,7 @@ def _costs(run: StoredRun) -> Row:
 
 
 def _start(static: config.StaticConfig) -> Row:
-    return {"start": cells.start(static), "steps_before": static.steps_before}
+    return {"start": planned.begins(static), "steps_before": static.steps_before}
 
 
 def _baselines(run: StoredRun) -> Row:

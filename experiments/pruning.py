@@ -1,0 +1,60 @@
+"""How many heads can go after training, and is a pruned model worth more than a small one?
+
+    python scripts/sweep.py --config=experiments/pruning.py:quick --workdir=results
+    python scripts/sweep.py --config=experiments/pruning.py:full --workdir=results
+
+Eight heads of width 8 are trained; 6, 4 or 2 of them stay, by the rise of the loss without each
+(`zero`) or by lot (`random`), and train on for a tenth of the steps. Beside them models of the same
+shape, with the same budget from the start: paired seeds, and a tie is called a tie. On `taps` with
+8 taps no head is spare (k heads reach k/8 of the variance at most), with 4 taps four are; on
+`relations` four heads suffice for the four relations. Each head has its own keys and values, so
+that the cache shrinks with the heads; with GQA a query head frees none (`scripts/prune.py` shows
+both axes). `initial_mean` in `frontier.csv` is the quality before training on, on validation data.
+
+Seen with :full: not run yet.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base
+
+SHARE = 0.1
+TASKS = (
+    {"task.name": "taps", "task.taps.n_taps": 8, "train.n_steps": 500},
+    {"task.name": "taps", "task.taps.n_taps": 4, "train.n_steps": 500},
+    {"task.name": "relations", "train.n_steps": 1500},
+)
+
+
+def get_config(arg: str | None = None) -> ConfigDict:
+    """quick: one learning rate and seed, half the heads; full: tuned, 5 seeds."""
+    if arg not in ("quick", "full"):
+        raise ValueError(f"pruning takes :quick or :full, not {arg!r}")
+    config = base.get_config()
+    config.experiment = f"pruning.{arg}"
+    config.task.taps.n_channels = 8
+    config.model.n_heads = 8
+    config.model.d_head = 8
+    config.optim.lr = 8e-3  # that of the sources
+    config.optim.warmup_steps = 20
+    if arg == "full":
+        config.tune.lrs = "2e-3,4e-3,8e-3,16e-3"
+        config.tune.widen = 1
+        config.tune.n_selection = 1
+    return config
+
+
+def sweep(add, arg: str) -> None:
+    """(task, heads that stay, by what), all heads trained on, and models trained from scratch."""
+    for task in TASKS:
+        common = dict(task)
+        if task["task.name"] == "taps":
+            common["model.qk_from"] = "positions"
+        n_steps = task["train.n_steps"]
+        more = round(SHARE * n_steps)
+        source = {"train.n_steps": more, "start.source": f"n_heads=8,n_steps={n_steps}"}
+        add({**common, **source})
+        for n_heads in (6, 4, 2) if arg == "full" else (4,):
+            for keep in ("zero", "random"):
+                add({**common, **source, "model.n_heads": n_heads, "start.keep": keep})
+            add({**common, "train.n_steps": n_steps + more, "model.n_heads": n_heads})

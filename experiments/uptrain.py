@@ -1,0 +1,83 @@
+"""What does it cost to make GQA or MQA of a trained MHA model, and how much does 5 % more training
+give back?
+
+    python scripts/sweep.py --config=experiments/uptrain.py:quick --workdir=results
+    python scripts/sweep.py --config=experiments/uptrain.py:full --workdir=results
+
+Ainslie et al. 2023 (2305.13245) make one kv head of a group of trained ones and train on for a
+share alpha = .05 of the steps; their mean beats the first head, which beats a fresh draw. Here:
+`mean`, `first`, `random`, `similar` (the mean of groups chosen so that alike heads share) and
+`aligned` (heads turned to each other before the mean), to two kv heads and to one, on a task that
+MHA has solved and on text that nothing has. Beside them the MHA model trained on for as long, and
+models with as few kv heads that had the whole budget from the start. `initial_mean` in
+`frontier.csv` is the quality at alpha = 0, on the validation draw.
+
+Seen with :full: not run yet.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base, text
+
+ALPHA = 0.05
+TASKS = {
+    "relations": {"model.n_heads": 16, "train.n_steps": 1500},
+    "text": {
+        "task.name": "text",
+        "task.text.length": 64,
+        "model.n_layers": 2,
+        "model.d_ff": 128,
+        "model.n_heads": 8,
+        "train.n_steps": 1000,
+        "train.batch_size": 16,
+        "train.n_eval": 512,
+        "train.n_test": 1024,
+        "train.n_probe": 16,
+    },
+}
+WAYS = (
+    {"start.merge": "mean"},
+    {"start.merge": "mean", "start.align": True},
+    {"start.merge": "first"},
+    {"start.merge": "similar"},
+    {"start.merge": "random"},
+)
+# What configs/text.py says of the model.
+TEXT_MODEL = {
+    f"model.{key}": text.get_config().model[key] for key in ("positions", "norm", "residual")
+}
+
+
+def get_config(arg: str | None = None) -> ConfigDict:
+    """quick: one learning rate and seed, fewer ways; full: tuned, 5 seeds."""
+    if arg not in ("quick", "full"):
+        raise ValueError(f"uptrain takes :quick or :full, not {arg!r}")
+    config = base.get_config()
+    config.experiment = f"uptrain.{arg}"
+    config.optim.lr = 4e-3  # that of the sources
+    if arg == "full":
+        config.tune.lrs = "1e-3,2e-3,4e-3,8e-3"
+        config.tune.widen = 1
+        config.tune.n_selection = 1
+    return config
+
+
+def sweep(add, arg: str) -> None:
+    """(task, kv heads, way), the MHA model trained on, and models trained from scratch."""
+    for name, task in TASKS.items():
+        common = task | (TEXT_MODEL if name == "text" else {})
+        n_steps, n_heads = task["train.n_steps"], task["model.n_heads"]
+        more = round(ALPHA * n_steps)
+        source = f"n_kv_heads={n_heads},n_steps={n_steps},warmup_steps=200"
+        started = {
+            **common,
+            "train.n_steps": more,
+            "optim.warmup_steps": round(ALPHA * 200),
+            "start.source": source,
+        }
+        add(started)
+        for n_kv_heads in (2, 1):
+            for way in WAYS if arg == "full" else WAYS[::2]:
+                add({**started, "model.n_kv_heads": n_kv_heads, **way})
+            scratch = {**common, "train.n_steps": n_steps + more, "model.n_kv_heads": n_kv_heads}
+            add(scratch)
