@@ -19,7 +19,7 @@ from mha_jax.analysis.specialization import Drawn
 from mha_jax.config import StaticConfig
 
 COLUMNS = (
-    *("layer", "head", "kv_head", "role", "score", "value", "baseline", "corrected"),
+    *("layer", "of", "head", "kv_head", "role", "score", "value", "baseline", "corrected"),
     *("low", "high", "share", "n_rows"),
 )
 # Resamples of an index: a cell draws its interval from those of all of its runs.
@@ -63,13 +63,25 @@ def table(heads: Sequence[LayerHeads], static: StaticConfig) -> list[dict[str, A
     """The rows of `heads.csv`, with the keys of `COLUMNS`: one for each layer, head and score.
 
     Layers, heads and kv heads count from 0, and query head i reads kv head i // (n / k). `role` is
-    the head's name, the same in all of its rows.
+    the head's name, the same in all of its rows. `of` is "n" for a query head, and "k" for a kv
+    head that several query heads read: their mean.
     """
+    rows, names = [], examine.score_names(static)
+    for one in heads:
+        g = static.model.layers[one.layer].queries_per_kv
+        rows += _rows(one, "n", g)
+        if g > 1:
+            rows += _rows(_of_groups(one, g, names[one.layer]), "k", 1)
+    return rows
+
+
+def _rows(heads: LayerHeads, of: str, queries_per_kv: int) -> list[dict[str, Any]]:
     return [
         {
-            "layer": layer,
+            "layer": heads.layer,
+            "of": of,
             "head": head,
-            "kv_head": head // static.model.layers[layer].queries_per_kv,
+            "kv_head": head // queries_per_kv,
             "role": role,
             "score": name,
             "value": float(score.value[head]),
@@ -80,17 +92,37 @@ def table(heads: Sequence[LayerHeads], static: StaticConfig) -> list[dict[str, A
             "share": float(score.share),
             "n_rows": int(score.n_rows),
         }
-        for layer, _, scores, names in heads
-        for head, role in enumerate(names)
-        for name, score in scores.items()
+        for head, role in enumerate(heads.names)
+        for name, score in heads.scores.items()
     ]
+
+
+def _of_groups(heads: LayerHeads, g: int, names: Sequence[str]) -> LayerHeads:
+    """Each kv head as the mean of the g query heads that read it. It has no `loss_rise`: to lose
+    a kv head is not the mean of losing one of its readers.
+    """
+
+    def mean(x: np.ndarray) -> np.ndarray:
+        return x.reshape(len(x), -1, g, *x.shape[2:]).mean(2)
+
+    found = heads.found
+    of_groups = {
+        "scores": found["scores"]._replace(value=mean(found["scores"].value)),
+        "fixed": found["fixed"],
+        "repeated": {
+            name: sums._replace(value=mean(sums.value)) for name, sums in found["repeated"].items()
+        },
+        "roles": found["roles"] | {"mass": mean(found["roles"]["mass"])},
+    }
+    scores = layer_scores(of_groups, names)
+    return LayerHeads(heads.layer, of_groups, scores, head_names(of_groups, scores))
 
 
 def layer_scores(found: Mapping[str, Any], names: Sequence[str]) -> dict[str, Score]:
     """Every score of a layer's heads, by name, with its interval.
 
     Beside those of `names`, `weight/<role>`, the head as a mixture of roles (`naming.role_weights`;
-    without an interval), and `loss_rise`, in the unit of the loss.
+    without an interval), and where `found` has "rise" `loss_rise`, in the unit of the loss.
     """
     ideals = np.array([catalogue.ideal(name) for name in names])
     together = bootstrap.finish(found["scores"], ideals)
@@ -112,7 +144,7 @@ def layer_scores(found: Mapping[str, Any], names: Sequence[str]) -> dict[str, Sc
             n_rows=n_rows,
             share=n_rows / np.maximum(n_queries, 1),
         )
-    return out | {"loss_rise": bootstrap.finish(found["rise"])}
+    return out | ({"loss_rise": bootstrap.finish(found["rise"])} if "rise" in found else {})
 
 
 def head_names(found: Mapping[str, Any], scores: Mapping[str, Score]) -> list[str]:

@@ -176,6 +176,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
 
 _HEAD_FIELDS = {
     "layer": int,
+    "of": str,
     "head": int,
     "kv_head": int,
     "role": str,

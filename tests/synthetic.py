@@ -153,11 +153,11 @@ def make_run(
         }
     _json(directory / "summary.json", summary)
     if mass is not None:
-        lines = ["layer,head,kv_head,role,score,value,baseline,corrected,low,high,share,n_rows"]
+        lines = ["layer,of,head,kv_head,role,score,value,baseline,corrected,low,high,share,n_rows"]
         for number, layer in enumerate(spec.model.layers):
             for head, row in enumerate(mass):
                 for role, value in zip(task.roles, row, strict=True):
-                    where = f"{number},{head},{head // layer.queries_per_kv}"
+                    where = f"{number},n,{head},{head // layer.queries_per_kv}"
                     lines.append(f"{where},mixed,role/{role},{value},0.1,0.5,0.4,0.6,1,100")
         (directory / "heads.csv").write_text("\n".join(lines) + "\n")
     return directory

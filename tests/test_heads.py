@@ -20,7 +20,7 @@ from mha_jax.report import cells, head_columns, maps, tables
 from mha_jax.store import read_heads, read_sweep
 from tests.synthetic import make_run, static
 
-RUN = Hypers(seed=3, data_seed=3, lr=1e-3, weight_decay=0.0)
+RUN = Hypers(seed=3, data_seed=3, lr=4e-3, weight_decay=0.0)
 
 
 def small(task: str, n_heads: int, n_kv_heads: int | None = None, **fields: Any) -> Any:
@@ -30,11 +30,17 @@ def small(task: str, n_heads: int, n_kv_heads: int | None = None, **fields: Any)
 
 @functools.cache
 def examined(task: str, n_heads: int, n_kv_heads: int | None = None) -> tuple[Group, Any, Any]:
-    """A model that is sharper than a fresh one, what is found of it, and its stops."""
+    """A trained model of `relations`, or one that is sharper than a fresh one, and what is found
+    of it.
+    """
     group = Group(small(task, n_heads, n_kv_heads))
-    state = group.init(group.hypers([RUN]))
-    mixer = state.params["layers"]["0"]["mixer"]
-    mixer["wq"] = 6 * mixer["wq"]
+    hypers = group.hypers([RUN])
+    state = group.init(hypers)
+    if task == "relations":
+        state, _ = group.train_chunk(state, hypers, 600)
+    else:
+        mixer = state.params["layers"]["0"]["mixer"]
+        mixer["wq"] = 6 * mixer["wq"]
     return group, state, group.examine(state)[0]
 
 
@@ -115,6 +121,11 @@ NAMES = tuple(
 )
 
 
+def test_the_model_is_trained() -> None:
+    group, state, _ = examined("relations", 4, 2)
+    assert group.evaluate(state, "validation")[0]["accuracy"] > 0.5  # chance is 1/16
+
+
 def test_the_scores_of_a_task_with_everything() -> None:
     kinds = {name.partition("/")[0] for name in NAMES}
     assert kinds == {
@@ -172,7 +183,8 @@ def test_the_rise_of_the_loss_is_that_of_a_model_without_the_head() -> None:
 def test_the_table_has_a_row_for_every_head_and_score(tmp_path: Any) -> None:
     group, _, found = examined("relations", 4, 2)
     told = outcome.write_heads(tmp_path, found, group.static, with_indices=True)
-    rows, problems = read_heads(tmp_path / "heads.csv")
+    both, problems = read_heads(tmp_path / "heads.csv")
+    rows = [row for row in both if row["of"] == "n"]
     assert not problems and len(rows) == 4 * (len(NAMES) + 4 + 4 + 1)
     assert [row["kv_head"] for row in rows[:: len(rows) // 4]] == [0, 0, 1, 1]
     by_head = {row["head"]: row["role"] for row in rows}
@@ -181,6 +193,27 @@ def test_the_table_has_a_row_for_every_head_and_score(tmp_path: Any) -> None:
     assert tuple(text.fieldnames or ()) == heads.COLUMNS
     assert "nan" not in (tmp_path / "heads.csv").read_text()
     assert json.loads((tmp_path / "indices.json").read_text()).keys() == set(head_columns.INDICES)
+
+
+def test_a_kv_head_is_the_mean_of_the_heads_that_read_it() -> None:
+    group, _, found = examined("relations", 4, 2)
+    rows = heads.table(heads.read(found, group.static), group.static)
+    by_name: dict[Any, Any] = {}
+    for row in rows:
+        by_name.setdefault((row["of"], row["score"]), []).append(row)
+    names = {name for of, name in by_name if of == "n"} - {"loss_rise"}
+    assert {name for of, name in by_name if of == "k"} == names
+    for name in names:
+        of_heads, of_groups = by_name["n", name], by_name["k", name]
+        assert [row["head"] for row in of_groups] == [row["kv_head"] for row in of_groups] == [0, 1]
+        # A mixture's weights are clipped head by head, and a best offset is that of each head.
+        if not name.startswith(("weight/", "dependency/")):
+            for key in ("value", "corrected"):
+                pairs = np.reshape([row[key] for row in of_heads], (2, 2)).mean(1)
+                assert pairs == pytest.approx([row[key] for row in of_groups], rel=1e-5, abs=1e-6)
+        assert {row["n_rows"] for row in of_heads} == {row["n_rows"] for row in of_groups}
+    mha, _, plain = examined("relations", 4)
+    assert {row["of"] for row in heads.table(heads.read(plain, mha.static), mha.static)} == {"n"}
 
 
 def test_a_run_that_is_not_reported_has_no_resamples(tmp_path: Any) -> None:

@@ -31,7 +31,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
     heads, problems = run.heads()
     assert len(heads) == 16 and not problems
     assert heads[0] == {
-        **{"layer": 0, "head": 0, "kv_head": 0, "role": "mixed", "score": "role/prev"},
+        **{"layer": 0, "of": "n", "head": 0, "kv_head": 0, "role": "mixed", "score": "role/prev"},
         **{"value": 0.5, "baseline": 0.1, "corrected": 0.5, "low": 0.4, "high": 0.6},
         **{"share": 1.0, "n_rows": 100},
     }
@@ -110,10 +110,10 @@ def test_damaged_head_rows_are_named_and_skipped(tmp_path: Path) -> None:
     directory = make_run(tmp_path, static("relations", 2), 1.0, mass=[[0.5] * 4] * 2)
     path = directory / "heads.csv"
     lines = path.read_text().splitlines()
-    lines[2] = "0,0,0,mixed,role/class,high,0.1,0.5,0.4,0.6,1,100"
-    lines[3] = "0,0,0,mixed,role/word"
+    lines[2] = "0,n,0,0,mixed,role/class,high,0.1,0.5,0.4,0.6,1,100"
+    lines[3] = "0,n,0,0,mixed,role/word"
     lines[4] += ",7"
-    lines[5] = "0,1,1,mixed,role/prev,0.5,0.1,,,,0,0"
+    lines[5] = "0,n,1,1,mixed,role/prev,0.5,0.1,,,,0,0"
     path.write_text("\n".join(lines))
     rows, problems = store.read_heads(path)
     assert len(rows) == 5 and [p.split(":")[-2] for p in problems] == ["3", "4", "5"]

@@ -142,9 +142,9 @@ def test_layers_that_differ(tmp_path: Path) -> None:
 def test_heads_and_timing(tmp_path: Path) -> None:
     report.make(make_sweep(tmp_path / "demo", timing=1.5), silent)
     rows = read(tmp_path / "demo" / "heads.csv")
-    assert list(rows[0])[:20] == [
+    assert list(rows[0])[:21] == [
         *("experiment", "hash", "label", "task", "variant", "n_heads", "n_kv_heads", "seed"),
-        *("layer", "head", "kv_head", "role", "score", "value", "baseline", "corrected"),
+        *("layer", "of", "head", "kv_head", "role", "score", "value", "baseline", "corrected"),
         *("low", "high", "share", "n_rows"),
     ]
     assert len(rows) == 6 * (1 + 4 + 4) * 4 + 2 * 2 * 2

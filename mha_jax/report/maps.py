@@ -90,7 +90,8 @@ def head_maps(
         if not c.cell.seeds:
             continue
         first = c.cell.seeds[0]
-        rows = [row for row in of_run.get(first.hash, ()) if row["score"].startswith(_ROLE)]
+        own = [row for row in of_run.get(first.hash, ()) if row["of"] == "n"]
+        rows = [row for row in own if row["score"].startswith(_ROLE)]
         if not rows:
             continue
         seeds.append(first.seed)

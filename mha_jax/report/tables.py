@@ -37,7 +37,7 @@ FRONTIER_COLUMNS = (
 )
 HEAD_COLUMNS = (
     *("experiment", "hash", "label", "task", "variant", "n_heads", "n_kv_heads", "seed"),
-    *("layer", "head", "kv_head", "role", "score", "value", "baseline", "corrected"),
+    *("layer", "of", "head", "kv_head", "role", "score", "value", "baseline", "corrected"),
     *("low", "high", "share", "n_rows"),
     *("data_seed", "lr", "weight_decay", "group_hash"),
 )
@@ -141,7 +141,7 @@ def head_rows(runs: Sequence[StoredRun]) -> tuple[list[Row], list[str]]:
             **cells.model_fields(run.run.static.model),
             **config.to_json(run.run.hypers),
         }
-        for score in sorted(scores, key=lambda s: (s["layer"], s["head"])):
+        for score in sorted(scores, key=lambda s: (s["layer"], s["of"] == "k", s["head"])):
             row = known | score
             rows.append({name: row[name] for name in HEAD_COLUMNS})
     return rows, problems
