@@ -175,19 +175,9 @@ def _record(line: bytes) -> dict[str, Any] | None:
 
 
 _HEAD_FIELDS = {
-    "layer": int,
-    "of": str,
-    "head": int,
-    "kv_head": int,
-    "role": str,
-    "score": str,
-    "value": float,
-    "baseline": float,
-    "corrected": float,
-    "low": float,
-    "high": float,
-    "share": float,
-    "n_rows": int,
+    **dict.fromkeys(("layer", "head", "kv_head", "n_rows"), int),
+    **dict.fromkeys(("of", "role", "score"), str),
+    **dict.fromkeys(("value", "baseline", "corrected", "low", "high", "share"), float),
 }
 
 

@@ -1,0 +1,60 @@
+"""What following the heads costs a run: the probe's share of the steady training time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from mha_jax.config import Hypers, StaticConfig
+from mha_jax.group import Group
+
+MUST = 0.05  # largest share
+
+
+def overhead(
+    static: StaticConfig, every: int, tell: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
+    """A run's chunks of `every` steps and the probe after each of them, in turn.
+
+    Args:
+      static: what is trained, to its end.
+      every: steps between probes; divides the number of steps.
+      tell: gets a line now and then.
+
+    Returns:
+      The row; seconds are medians, of a chunk and of a probe, compilation apart.
+    """
+    group = Group(static)
+    hypers = group.hypers([Hypers(seed=0, data_seed=0, lr=1e-3, weight_decay=0.0)])
+    state = group.init(hypers)
+    group.follow(state)
+    state, _ = group.train_chunk(state, hypers, 1)  # compiles, and is not timed
+    state = group.init(hypers)
+    sides: dict[str, list[float]] = {"chunk_s": [], "probe_s": []}
+    for step in range(0, static.train.n_steps, every):
+        start = time.perf_counter()
+        state, _ = group.train_chunk(state, hypers, every)
+        jax.block_until_ready(state)
+        between = time.perf_counter()
+        group.follow(state)
+        sides["probe_s"].append(time.perf_counter() - between)
+        sides["chunk_s"].append(between - start)
+        if (step // every) % 5 == 4:
+            share = sum(sides["probe_s"]) / sum(sides["chunk_s"])
+            tell(f"step {step + every} of {static.train.n_steps}: {share:.1%}")
+    median = {name: statistics.median(values) for name, values in sides.items()}
+    return {
+        "name": "probe_overhead",
+        "ratio": median["probe_s"] / median["chunk_s"],
+        "ratio_of_sums": sum(sides["probe_s"]) / sum(sides["chunk_s"]),
+        "must": MUST,
+        "every": every,
+        "n_steps": static.train.n_steps,
+        **median,
+        "compile_s": group.compile_s,
+        "device": jax.devices()[0].device_kind,
+    }
