@@ -44,12 +44,15 @@ def look(
         example   weights [n, t, s] of the first sequence
     """
     batch = probe_batch(program, constants, i)
-    outputs, layers = program.model.apply(params, batch.inputs, probe=_weights)
+    outputs, layers = program.model.apply(params, batch.inputs, probe=_attention)
     pointers = {role: batch.pointers[role] for role in program.spec.roles}
 
-    def of_layer(weights_bnts: jax.Array, visible_ts: np.ndarray) -> dict[str, Any]:
+    def of_layer(attention: Any, visible_ts: np.ndarray) -> dict[str, Any]:
+        weights_bnts, scores_bnts = attention
         return {
-            "scores": catalogue.layer_sums(weights_bnts, visible_ts, batch, outputs, program.spec),
+            "scores": catalogue.layer_sums(
+                weights_bnts, scores_bnts, visible_ts, batch, outputs, program.spec
+            ),
             "fixed": {r: scores.fixed_offsets(p, visible_ts) for r, p in pointers.items()},
             "roles": partition.role_masses(weights_bnts, pointers, visible_ts),
             "offsets": partition.offset_masses(weights_bnts, visible_ts),
@@ -57,7 +60,7 @@ def look(
         }
 
     seen = zip(layers, visible(program.static), strict=True)
-    return [None if weights is None else of_layer(weights, table) for weights, table in seen]
+    return [None if layer is None else of_layer(layer, table) for layer, table in seen]
 
 
 def compare(
@@ -173,6 +176,16 @@ def _weights(stops: dict[str, jax.Array]) -> jax.Array | None:
     """A layer's attention weights [b, n, t, s]; None where its mixer has none."""
     weights = stops.get("weights_bkgts")
     return None if weights is None else on_one_axis("weights_bkgts", weights)
+
+
+def _attention(stops: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array | None] | None:
+    """A layer's attention weights and scores [b, n, t, s]; no scores where its mixer returns none,
+    None where it has no weights.
+    """
+    weights_bnts, scores = _weights(stops), stops.get("scores_bkgts")
+    if weights_bnts is None:
+        return None
+    return weights_bnts, None if scores is None else on_one_axis("scores_bkgts", scores)
 
 
 def visible(static: StaticConfig) -> list[np.ndarray]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mha_jax import examine, heads, loss, outcome, rng
-from mha_jax.analysis import catalogue, naming
+from mha_jax.analysis import bootstrap, catalogue, naming
 from mha_jax.config import Hypers
 from mha_jax.group import Group
 from mha_jax.report import cells, head_columns, maps, tables
@@ -117,7 +117,7 @@ def slow(name: str, batch: Any, outputs: np.ndarray, weights: np.ndarray, spec: 
 NAMES = tuple(
     name
     for name in catalogue.names(np.ones((13, 13), bool), static("relations").task.spec)
-    if name not in ("entropy", "normalised_entropy", "confidence", "distance")
+    if name not in ("entropy", "normalised_entropy", "confidence", "distance", "score_variance")
 )
 
 
@@ -156,6 +156,32 @@ def test_every_score_against_loops(name: str) -> None:
         np.testing.assert_allclose(score.corrected, (value - uniform) / (1 - uniform), atol=2e-5)
 
 
+def test_score_variance_of_a_run_is_that_of_scaled_q_and_k() -> None:
+    """And the baseline of the record at step 0, where it is followed from."""
+    group, state, found = examined("relations", 4, 2)
+    batch, _, _ = attention("relations", 4, 2)
+    params = jax.tree.map(lambda x: x[0], state.params)
+    _, (stops,) = group.program.model.apply(params, batch.inputs, probe=lambda stops: stops)
+    q_btnh = np.asarray(stops["q_btkgh"], np.float64).reshape(len(batch.inputs), 13, 4, -1)
+    k_bsnh = np.repeat(np.asarray(stops["k_bskh"], np.float64), 2, axis=2)
+    scores_bnts = np.einsum("btnh,bsnh->bnts", q_btnh, k_bsnh) / q_btnh.shape[-1] ** 0.5
+    want = scores_bnts.var(-1, ddof=1).mean((0, 2))
+    (names,) = examine.score_names(group.static)
+    score = heads.layer_scores(found[0], names)["score_variance"]
+    np.testing.assert_allclose(score.value, want, rtol=1e-4)
+    np.testing.assert_array_equal(score.corrected, score.value)
+    assert score.share == 1
+
+
+def test_a_mixer_with_weights_and_no_scores_has_no_variance_of_them() -> None:
+    group, _, _ = examined("relations", 4, 2)
+    batch, outputs, weights = attention("relations", 4, 2)
+    (table,), (names,) = examine.visible(group.static), examine.score_names(group.static)
+    sums = catalogue.layer_sums(weights, None, table, batch, outputs, group.spec)
+    variance = bootstrap.finish(type(sums)(*(x[..., names.index("score_variance")] for x in sums)))
+    assert np.isnan(variance.value).all() and variance.n_rows == 0
+
+
 def slow_offset(role: str, k: int, batch: Any) -> float:
     pointer = batch.pointers[role]
     rows = [(b, t) for b, t in np.ndindex(pointer.shape) if pointer[b, t] >= 0]
@@ -185,7 +211,7 @@ def test_the_table_has_a_row_for_every_head_and_score(tmp_path: Any) -> None:
     told = outcome.write_heads(tmp_path, found, group.static, with_indices=True)
     both, problems = read_heads(tmp_path / "heads.csv")
     rows = [row for row in both if row["of"] == "n"]
-    assert not problems and len(rows) == 4 * (len(NAMES) + 4 + 4 + 1)
+    assert not problems and len(rows) == 4 * (len(NAMES) + 5 + 4 + 1)
     assert [row["kv_head"] for row in rows[:: len(rows) // 4]] == [0, 0, 1, 1]
     by_head = {row["head"]: row["role"] for row in rows}
     assert list(by_head.values()) == told["layers"]["l0"]["names"]
@@ -313,7 +339,7 @@ def test_what_is_followed_is_what_the_end_tells() -> None:
     """On the first batch of the probe draw, with the names of the curves."""
     group, state, _ = examined("relations", 4, 2)
     (followed,) = group.follow(state)
-    assert len(followed) == 4 * (4 + 5)
+    assert len(followed) == 4 * (4 + 6)
     batch, outputs, weights = attention("relations", 4, 2)
     first = jax.tree.map(lambda x: x[:32], batch)
     value, uniform, _ = slow("role/word", first, outputs[:32], weights[:32], group.spec)

@@ -411,6 +411,28 @@ def test_a_query_that_sees_no_key_is_not_asked() -> None:
     assert sums.n_queries.tolist() == sums.n_rows.tolist() == [T - 1]
 
 
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_score_variance_is_numpy_s(mask: Mask, assert_close) -> None:
+    """Over visible keys alone, of rows with two or more; a constant added to a row is nothing."""
+    seen, rng = mask.table(T), np.random.default_rng(0)
+    drawn = rng.normal(3, 2, (B, N, T, T)) + rng.normal(size=(B, N, T, 1))
+    hidden = np.where(seen, drawn, np.nan)  # must not spread
+    sums = jax.jit(scores.score_variance)(jnp.asarray(hidden, jnp.float32), seen)
+    counted = [t for t in range(T) if seen[t].sum() >= 2]
+    want = np.mean([drawn[:, :, t, seen[t]].var(-1, ddof=1) for t in counted], axis=(0, 1))
+    score = finish(sums)
+    assert_close((score.value, score.corrected, score.baseline), (want, want, 0.0))
+    assert score.n_rows == B * len(counted) and (score.low < want).all()
+
+
+@pytest.mark.parametrize("length", [2, 5, 40])
+def test_score_variance_does_not_know_the_length(length: int) -> None:
+    """Independent scores of variance 4 under a causal mask: 4, though most rows are short."""
+    drawn = 2 * np.random.default_rng(0).normal(size=(4000 // length, 1, length, length))
+    score = finish(scores.score_variance(jnp.asarray(drawn, jnp.float32), Mask().table(length)))
+    assert abs(score.value[0] - 4) < 0.4  # 2,000 rows of two keys have a standard error of .13
+
+
 def test_sequences_do_not_meet(assert_close) -> None:
     """The sums of a sequence are its own, so batches join along b."""
     weights, data = random_weights(Mask().table(T)), draw(T)

@@ -12,6 +12,7 @@
     same_class           mass on earlier other tokens of its class       tasks with classes
     induction            mass on what followed earlier copies            tasks over tokens
     entropy, normalised_entropy, confidence, distance                    of each row
+    score_variance               variance of the scores of each row      mixers with scores
 
 A definition stands with its function, in `targets` and `scores`.
 """
@@ -36,7 +37,10 @@ _ROW_SCORES = {
 _IDEAL = {"entropy": 0.0, "normalised_entropy": 0.0, "distance": 0.0}
 # Rates of the heaviest key, by the mass that they go with.
 _RATES = {"role": "dependency", "offset": "argmax"}
-_FOLLOWED = ("offset/-1", "same_token", "induction", "sink/first", "normalised_entropy")
+_FOLLOWED = (
+    *("offset/-1", "same_token", "induction", "sink/first", "normalised_entropy"),
+    "score_variance",
+)
 
 
 def ideal(name: str) -> float:
@@ -57,11 +61,13 @@ def names(visible_ts: np.ndarray, spec: TaskSpec) -> tuple[str, ...]:
       spec: of the task.
     """
     masses, retrieved = _masses(visible_ts, spec), _retrieved(spec)
-    return (*masses, *_rates(masses), *(f"retrieval/{r}" for r in retrieved), *_ROW_SCORES)
+    of_rows = (*(f"retrieval/{r}" for r in retrieved), *_ROW_SCORES, "score_variance")
+    return (*masses, *_rates(masses), *of_rows)
 
 
 def layer_sums(
     weights_bnts: jax.Array,
+    scores_bnts: jax.Array | None,
     visible_ts: np.ndarray,
     batch: Batch,
     outputs_btov: jax.Array,
@@ -71,6 +77,8 @@ def layer_sums(
 
     Args:
       weights_bnts: attention weights.
+      scores_bnts: the scores behind them; None: the mixer has none, and no row of `score_variance`
+        counts.
       visible_ts: bool, whether query t sees key s: a constant of the program.
       batch: what they were computed for.
       outputs_btov: the model's outputs for it.
@@ -89,6 +97,9 @@ def layer_sums(
         pointer_bt = batch.pointers[role]
         of_rows.append(scores.retrieval(weights_bnts, pointer_bt, right_bt, visible_ts))
     of_rows += [score(weights_bnts, visible_ts) for score in _ROW_SCORES.values()]
+    none = None if scores_bnts is not None else jnp.zeros((1, spec.length), bool)
+    known_bnts = weights_bnts if scores_bnts is None else scores_bnts
+    of_rows.append(scores.score_variance(known_bnts, visible_ts, rows_bt=none))
     parts.append(Sums(*(jnp.stack(x, axis=-1) for x in zip(*of_rows, strict=True))))
     return Sums(*(jnp.concatenate(x, axis=-1) for x in zip(*parts, strict=True)))
 

@@ -167,6 +167,29 @@ def distance(
     return _statistic(far_bnt, mean_t, visible_ts, rows_bt)
 
 
+def score_variance(
+    scores_bnts: jax.Array, visible_ts: ArrayLike, *, rows_bt: jax.Array | None = None
+) -> Sums:
+    """Variance of a row's scores over its visible keys, from 0, on rows that see two keys or more.
+
+    Of the scores as they enter the softmax, so times 1 / sqrt(d_head) where the model scales them:
+    without it the variance of independent q and k of unit variance is d_head (Vaswani et al. 2017,
+    section 3.2.1). The sum of squares is divided by the keys less one, so that short rows have no
+    smaller expectation. Baseline 0, equal scores; corrected is the value itself.
+
+    Args:
+      scores_bnts: the stop `scores`; what stands at keys that are not visible does not count.
+      visible_ts: bool, whether query t sees key s.
+      rows_bt: bool, queries that are asked; b may be 1. None: all.
+    """
+    seen_ts, n_keys_t = jnp.asarray(visible_ts, bool), _n_keys(visible_ts)
+    seen_11ts, n_keys_11t = seen_ts[None, None], n_keys_t[None, None]
+    mean_bnt = jnp.where(seen_11ts, scores_bnts, 0).sum(-1) / n_keys_11t
+    square_bnts = jnp.square(scores_bnts - mean_bnt[..., None])
+    variance_bnt = jnp.where(seen_11ts, square_bnts, 0).sum(-1) / (n_keys_11t - 1)
+    return _statistic(variance_bnt, jnp.zeros_like(n_keys_t), seen_ts, rows_bt)
+
+
 def _statistic(
     value_bnt: jax.Array, uniform_t: jax.Array, visible_ts: ArrayLike, rows_bt: jax.Array | None
 ) -> Sums:
