@@ -39,6 +39,12 @@ def get_config(arg: str | None = None) -> ConfigDict:
         n_taps=4,  # taps of the convolution, k
         n_channels=16,  # channels, n
     )
+    task.wide_taps = dict(
+        length=16,  # positions
+        n_taps=4,  # taps of the convolution, k
+        n_channels=16,  # channels, n; the answer has k * n columns
+        readout="linear",  # linear | none: the columns of the last layer are the answer
+    )
     task.attr = dict(
         n_items=16,  # items in the context, N
         n_attributes=4,  # attributes of an item = pointers a query asks for, A

@@ -108,6 +108,8 @@ def _encoder_matrices(model: ModelSpec, spec: TaskSpec) -> list[tuple[int, int]]
 
 def _readout_matrices(model: ModelSpec, spec: TaskSpec) -> list[tuple[int, int]]:
     d_in, d_out = _width(model.layers[-1], model), len(spec.outputs) * spec.output_size
+    if spec.readout == "none":
+        return []
     if spec.readout == "mlp":
         return [(d_in, spec.d_readout), (spec.d_readout, d_out)]
     return [(d_in, d_out)]

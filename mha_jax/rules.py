@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from mha_jax import mixers, tune
@@ -186,3 +186,23 @@ def window_needs_causal(
     if spec.mask != "causal" and any(layer.window for layer in layers):
         rule = f"must be 0 with the {spec.mask} mask of the task {task!r}, which has no newest keys"
         yield Problem("model.window", raw["model.window"], f"{rule}; set it to 0")
+
+
+def no_readout_needs_width(
+    layers: Sequence[LayerSpec], got: Values, spec: TaskSpec, task: str
+) -> Iterator[Problem]:
+    """Where the last layer's columns are the answer there must be as many as the task asks for."""
+    d_model, use_wo = got.get("model.d_model"), got.get("model.use_wo")
+    if spec.readout != "none" or not layers or None in (d_model, use_wo):
+        return
+    columns, last = len(spec.outputs) * spec.output_size, layers[-1]
+    if use_wo and d_model != columns:
+        rule = f"must be {columns}, the columns of the task {task!r} without a read-out"
+        yield Problem("model.d_model", d_model, f"{rule}; set it, or task.{task}.readout='linear'")
+    elif not use_wo and last.n_heads * last.d_head != columns:
+        found = f"n_heads * d_head = {last.n_heads * last.d_head}"
+        rule = (
+            f"leaves {found} columns, and the task {task!r} without a read-out must have {columns}"
+        )
+        fix = f"make them equal, or set task.{task}.readout='linear'"
+        yield Problem("model.use_wo", False, f"{rule}; {fix}")

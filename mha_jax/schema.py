@@ -78,6 +78,7 @@ def resolve(config: Any) -> tuple[Run | None, list[Problem]]:
         problems += more
         if task_spec is not None:
             problems += rules.window_needs_causal(layers, raw, task_spec, name)
+            problems += rules.no_readout_needs_width(layers, got, task_spec, name)
     problems = list({str(problem): problem for problem in problems}.values())
     sized = not any(p.key.split(".")[0] in ("task", "model", "train", "limits") for p in problems)
     if sized and task_spec is not None:

@@ -100,7 +100,9 @@ class Layer(nnx.Module):
 
 
 class Readout(nnx.Module):
-    """Rows to the read-out heads, float32 [rows, o*v]: linear, or one hidden GELU layer."""
+    """Rows to the read-out heads, float32 [rows, o*v]: linear, or one hidden GELU layer. A task
+    whose read-out is "none" has no such module: its answer is the rows themselves.
+    """
 
     def __init__(self, d_in: int, model: ModelSpec, spec: TaskSpec, *, key: jax.Array):
         mlp = spec.readout == "mlp"
@@ -146,7 +148,16 @@ class Transformer(nnx.Module):
         if any(width != d for width in widths[:-1]):
             raise ValueError(f"mixers return {widths} columns; all but the last must return {d}")
         self.norm = Norm(model.norm, widths[-1])
-        self.readout = Readout(widths[-1], model, spec, key=fold(key, "readout"))
+        n_columns = len(spec.outputs) * spec.output_size
+        if spec.readout == "none" and widths[-1] != n_columns:
+            raise ValueError(
+                f"without a read-out the last layer must return the task's {n_columns} columns, "
+                f"not {widths[-1]}; set d_model, or n_heads * d_head with use_wo=False"
+            )
+        readout_key = fold(key, "readout")
+        self.readout = (
+            None if spec.readout == "none" else Readout(widths[-1], model, spec, key=readout_key)
+        )
         self.mask = core.Mask(spec.mask, spec.n_context).check()
         self.qk_from = model.qk_from
         self.n_outputs, self.output_size = len(spec.outputs), spec.output_size
@@ -202,5 +213,7 @@ class Transformer(nnx.Module):
             )
             x, result = layer(x, b=b, t=t, context=context, probe=probe)
             stats.append(result)
-        outputs = self.readout(self.norm(x)).reshape(b, t, self.n_outputs, self.output_size)
+        x = self.norm(x)
+        x = x if self.readout is None else self.readout(x)
+        outputs = x.reshape(b, t, self.n_outputs, self.output_size)
         return outputs, stats if probe is not None else []

@@ -157,6 +157,17 @@ CROSS = [
         "c.model.use_wo = False\nc.model.d_head = 5\nc.model.n_layers = 2",
         says="next layer",
     ),
+    Bad(
+        "model.d_model",
+        "c.task.name = 'wide_taps'\nc.task.wide_taps.readout = 'none'\nc.model.d_model = 32",
+        says="must be 64.*readout='linear'",
+    ),
+    Bad(
+        "model.use_wo",
+        "c.task.name = 'wide_taps'\nc.task.wide_taps.readout = 'none'\nc.model.use_wo = False\n"
+        "c.model.d_head = 8",
+        says="d_head = 32 columns.*must have 64",
+    ),
     Bad("optim.warmup_steps", "c.train.n_steps = 100", says="lower it to 80"),
     Bad("optim.warmup_steps", "c.optim.decay_fraction = 1.0", says="lower it to 0"),
     Bad("match.to", "c.match.policy = 'd_ff'", says="must name the model"),

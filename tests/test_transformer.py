@@ -214,6 +214,23 @@ def test_mlp_readout_has_one_gelu_layer_with_biases(assert_close):
     assert_close(readout(x), np.asarray(hidden @ readout.out.w[...]) + np.arange(10.0))
 
 
+def test_without_a_readout_the_last_columns_are_the_answer(assert_close):
+    spec = spec_of(readout="none", output_size=8)  # two read-out heads of 8: d_model
+    transformer = transformer_of(spec, norm="layer")
+    assert transformer.readout is None
+    x = stops_of(transformer, TOKENS)[0]["resid_btd"].reshape(18, 16)
+    x, _ = transformer.layers[0](x, b=3, t=6, context=Context(core.Mask("causal")), probe=None)
+    assert_close(transformer(TOKENS)[0], transformer.norm(x).reshape(3, 6, 2, 8))
+    bare = transformer_of(spec, use_wo=False)
+    assert_close(
+        bare(TOKENS)[0].reshape(3, 6, 4, 4),
+        stops_of(bare, TOKENS)[0]["z_btkgh"].reshape(3, 6, 4, 4),
+    )
+    for model in ({"d_model": 12}, {"use_wo": False, "d_head": 3}):
+        with pytest.raises(ValueError, match="16 columns, not 12"):
+            transformer_of(spec, **model)
+
+
 def test_without_wo_the_readout_is_as_wide_as_the_heads():
     transformer = transformer_of(use_wo=False, d_head=3, norm="rms")
     assert transformer.readout.out.w.shape == (12, 10)

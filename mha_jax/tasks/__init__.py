@@ -36,6 +36,7 @@ NAMES = (
     "relations",
     "english",
     "taps",
+    "wide_taps",
     "attr",
     "d_retrieval",
     "copy",
@@ -85,7 +86,8 @@ class TaskSpec:
     query_token: bool = False  # append one learned position that has no input
     encoder: str = "linear"  # linear | mlp (one hidden ReLU layer)
     d_encoder: int = 0  # hidden width of the mlp encoder
-    readout: str = "linear"  # linear | mlp (one hidden GELU layer)
+    # linear | mlp (one hidden GELU layer) | none: the last layer's columns are the answer
+    readout: str = "linear"
     d_readout: int = 0  # hidden width of the mlp read-out
     autoregressive: bool = False  # position t predicts the input of position t + 1
     vocab: tuple[

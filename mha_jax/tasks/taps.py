@@ -92,27 +92,42 @@ def sample(key: Any, constants: dict[str, Any], cfg: Config, n: int) -> Batch:
 
     from mha_jax.tasks import draw
 
-    k, channels, length = cfg.n_taps, cfg.n_channels, cfg.length
-    x_bti = draw.normal(key, n, length, channels)
-    # All taps in one 2-D product, [b*t, in] x [in, taps*out], then a shift by j for tap j.
-    # Precision: accelerators multiply in TF32 or bfloat16 by default, too coarse for a label.
-    all_taps = jnp.moveaxis(constants["maps"], 2, 0).reshape(channels, k * channels)
-    mapped = jnp.matmul(x_bti.reshape(-1, channels), all_taps, precision="highest")
-    mapped_btjo = mapped.reshape(n, length, k, channels)
-    y_bto = sum(
-        jnp.pad(mapped_btjo[:, :-j, j - 1], ((0, 0), (j, 0), (0, 0))) for j in range(1, k + 1)
-    )
-    position = jnp.arange(length, dtype=jnp.int32)
-    scored = position >= k
+    x_bti = draw.normal(key, n, cfg.length, cfg.n_channels)
+    y_bto = convolved(x_bti, constants["maps"]) / cfg.n_taps**0.5
+    scored_t = jnp.arange(cfg.length) >= cfg.n_taps
     return Batch(
         inputs=x_bti,
-        targets=jnp.where(scored[None, :, None], y_bto / k**0.5, 0.0)[:, :, None],
-        loss_mask=jnp.broadcast_to(scored.astype(jnp.float32)[None, :, None], (n, length, 1)),
-        pointers={
-            f"tap{j}": jnp.broadcast_to(jnp.where(scored, position - j, -1), (n, length))
-            for j in range(1, k + 1)
-        },
+        targets=jnp.where(scored_t[None, :, None], y_bto, 0.0)[:, :, None],
+        loss_mask=jnp.broadcast_to(scored_t.astype(jnp.float32)[None, :, None], (n, cfg.length, 1)),
+        pointers=pointers(n, cfg.length, cfg.n_taps),
     )
+
+
+def convolved(x_bti: Any, maps_joi: Any) -> Any:
+    """sum over j of maps_joi[j - 1] @ x_{t-j}, [b, t, o]; what is before the sequence is zero."""
+    import jax.numpy as jnp
+
+    b, length, _ = x_bti.shape
+    k, n_out, n_in = maps_joi.shape
+    # All taps in one 2-D product, [b*t, in] x [in, taps*out], then a shift by j for tap j.
+    # Precision: accelerators multiply in TF32 or bfloat16 by default, too coarse for a label.
+    all_taps = jnp.moveaxis(maps_joi, 2, 0).reshape(n_in, k * n_out)
+    mapped = jnp.matmul(x_bti.reshape(-1, n_in), all_taps, precision="highest")
+    mapped_btjo = mapped.reshape(b, length, k, n_out)
+    return sum(
+        jnp.pad(mapped_btjo[:, :-j, j - 1], ((0, 0), (j, 0), (0, 0))) for j in range(1, k + 1)
+    )
+
+
+def pointers(n: int, length: int, n_taps: int) -> dict[str, Any]:
+    """tap1..tapk -> int32 [n, length]: j positions back, -1 where not all taps are in sight."""
+    import jax.numpy as jnp
+
+    position = jnp.arange(length, dtype=jnp.int32)
+    return {
+        f"tap{j}": jnp.broadcast_to(jnp.where(position >= n_taps, position - j, -1), (n, length))
+        for j in range(1, n_taps + 1)
+    }
 
 
 def ceiling(cfg: Config, seed: int, model: ModelSpec) -> float | None:
@@ -124,7 +139,7 @@ def ceiling(cfg: Config, seed: int, model: ModelSpec) -> float | None:
     weight), and rank min(n_kv_heads * d_head, d_model) in the input unfolding, since all M_h read
     through the embedding and the shared value dimensions. Without the sign, the best R^2 of a rank
     is the share of that many largest squared singular values in their sum (Eckart and Young); the
-    sign lowers it a little, see `_by_heads`. The singular values of the input unfolding are all
+    sign lowers it a little, see `by_heads`. The singular values of the input unfolding are all
     equal, because the W_j are orthogonal.
 
     The rank d_head of each single head is not used, so a layer may have to stay below: it may where
@@ -139,7 +154,7 @@ def ceiling(cfg: Config, seed: int, model: ModelSpec) -> float | None:
         return None
     unfolded = maps(cfg, seed).reshape(cfg.n_taps, -1)
     d_in = min(layer.n_kv_heads * layer.d_head, model.d_model)
-    return min(_by_heads(unfolded, layer.n_heads), d_in / cfg.n_channels, 1.0)
+    return min(by_heads(unfolded, layer.n_heads), d_in / cfg.n_channels, 1.0)
 
 
 def baselines(cfg: Config, seed: int, model: ModelSpec) -> dict[str, float]:
@@ -185,7 +200,7 @@ def _fit(cfg: Config, seed: int, layer: LayerSpec, d_model: int, use_wo: bool) -
     )
 
 
-def _by_heads(unfolded: np.ndarray, n_heads: int) -> float:
+def by_heads(unfolded: np.ndarray, n_heads: int) -> float:
     """The largest share of the squared entries of `unfolded` [taps, anything] that lies in the span
     of `n_heads` non-negative vectors over the taps.
 
