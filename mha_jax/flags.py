@@ -52,6 +52,17 @@ def read(
     return found, flags
 
 
+def run_and_checkpoint(argv: Sequence[str]) -> tuple[str, str | int, bool]:
+    """What a script about one run is given, `RUN [--at=last|best|STEP] [--json]`: its directory,
+    the checkpoint, and whether to print JSON.
+
+    Raises:
+      ValueError: what `read` raises, or no checkpoint's name.
+    """
+    (run,), flags = read(argv, 1, RUN, valued=("--at",), switches=("--json",))
+    return run, checkpoint(flags.get("--at", "last")), "--json" in flags
+
+
 def checkpoint(text: str) -> str | int:
     """Which checkpoint: "last", "best" or a step.
 

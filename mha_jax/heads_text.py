@@ -87,7 +87,7 @@ def to_text(told: Told) -> str:
 
 def to_json(told: Told) -> dict[str, Any]:
     """The same, with all matrices; what is undefined is null."""
-    return _plain(
+    return plain(
         {
             "run": told.directory,
             "step": told.step,
@@ -154,11 +154,12 @@ def _number(x: float) -> str:
     return f"{x:.3g}"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as JSON holds it: arrays as lists, what is undefined as null."""
     if isinstance(value, dict):
-        return {str(key): _plain(x) for key, x in value.items()}
+        return {str(key): plain(x) for key, x in value.items()}
     if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, list | tuple):
-        return [_plain(x) for x in value]
+        return [plain(x) for x in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from mha_jax.flags import RUN, checkpoint, read  # noqa: E402
+from mha_jax.flags import run_and_checkpoint  # noqa: E402
 from mha_jax.terminal import leave  # noqa: E402
 
 
@@ -29,8 +29,7 @@ def main(argv: list[str]) -> int:
         print(__doc__)
         return 0
     try:
-        (directory,), flags = read(argv, 1, RUN, valued=("--at",), switches=("--json",))
-        at = checkpoint(flags.get("--at", "last"))
+        directory, at, as_json = run_and_checkpoint(argv)
         # Slow to import, so after what can be answered without.
         from mha_jax import heads_text
         from mha_jax.checkpoint import CheckpointError
@@ -43,7 +42,7 @@ def main(argv: list[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"heads.py: {error}", file=sys.stderr)
         return 2
-    if "--json" in flags:
+    if as_json:
         print(json.dumps(heads_text.to_json(told), indent=2))
     else:
         print(heads_text.to_text(told))

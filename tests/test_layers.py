@@ -25,17 +25,8 @@ LAYERS = (
     ("group", "match", "members", "sweep", "plan", "writer", "records", "manifest", "checkpoint")
     + ("store", "tensorboard", "runstate", "idle", "planned", "origin"),
     ("lane", "outcome", "branch", "start", "runner", "worker", "progress", "jobs", "pool", "launch")
-    + (
-        "stages",
-        "report",
-        "run",
-        "importance",
-        "redundancy",
-        "heads_text",
-        "convert",
-        "cli",
-        "bench",
-    ),
+    + ("stages", "report", "run", "importance", "redundancy", "heads_text", "slots", "convert")
+    + ("cli", "bench"),
 )
 # Modules that may read less: beside themselves and the lowest layer only these.
 ONLY: dict[str, set[str]] = {
