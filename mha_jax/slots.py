@@ -6,12 +6,13 @@ A slot is the part of the answer's columns that a head would write if its z were
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mha_jax import examine
 from mha_jax.analysis import slots
 from mha_jax.attention.stops import Replacement, on_one_axis
 from mha_jax.heads_text import plain
@@ -29,8 +30,8 @@ class Told(NamedTuple):
     one_pattern: list[float] | None  # what one attention pattern can reach in it; None: not known
 
 
-def examine(run: LoadedRun, at: str | int = "last") -> Told:
-    """The slots of one checkpoint, on the first batch of the probe draw.
+def of_run(run: LoadedRun, at: str | int = "last") -> Told:
+    """The slots of one checkpoint: blocks on the first batch of the probe draw, R^2 on all of it.
 
     Raises:
       ValueError: no checkpoint, the corpus has changed, the run diverged, the last layer has no
@@ -40,7 +41,7 @@ def examine(run: LoadedRun, at: str | int = "last") -> Told:
         raise ValueError(f"{run.directory}: the run diverged, its weights are no numbers")
     program, params, batch = run.program, run.params(at), run.probe_batch()
     n_layers = len(run.run.static.model.layers)
-    outputs, stops = program.model.apply(params, batch.inputs, probe=lambda stops: stops)
+    _, stops = program.model.apply(params, batch.inputs, probe=lambda stops: stops)
     if "z_btkgh" not in stops[-1]:
         raise ValueError(f"{run.directory}: the last layer of the model has no heads")
     z_btnh = on_one_axis("z_btkgh", stops[-1]["z_btkgh"])
@@ -56,14 +57,7 @@ def examine(run: LoadedRun, at: str | int = "last") -> Told:
         blocks_sn = np.asarray(jax.jit(lambda z: slots.jacobian_blocks(answer, z))(z_btnh))
     except ValueError as error:
         raise ValueError(f"{run.directory}: {error}") from None
-    r2 = None
-    if run.spec.kind == "regression":
-        asked_btov = jnp.broadcast_to(batch.loss_mask[..., None], outputs.shape)
-        out_btc, y_btc, asked_btc = (
-            np.asarray(x).reshape(*outputs.shape[:2], -1)
-            for x in (outputs, batch.targets, asked_btov)
-        )
-        r2 = slots.slot_r2(out_btc, y_btc, asked_btc, n_heads).tolist()
+    r2 = _quality(run, params, n_heads) if run.spec.kind == "regression" else None
     known = run.run.static.task.baselines(run.run.static.model)
     bounds = [known.get(f"one_pattern/slot{i}") for i in range(n_heads)]
     return Told(
@@ -74,6 +68,23 @@ def examine(run: LoadedRun, at: str | int = "last") -> Told:
         r2=r2,
         one_pattern=[x for x in bounds if x is not None] or None,
     )
+
+
+def _quality(run: LoadedRun, params: Any, n_slots: int) -> list[float]:
+    """R^2 of each slot on the whole probe draw."""
+    program, constants = run.program, run.probe_constants()
+
+    @jax.jit
+    def columns(i: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        batch = examine.probe_batch(program, constants, i)
+        outputs, _ = program.model.apply(params, batch.inputs)
+        asked_btov = jnp.broadcast_to(batch.loss_mask[..., None], outputs.shape)
+        flat = (*outputs.shape[:2], -1)
+        return outputs.reshape(flat), batch.targets.reshape(flat), asked_btov.reshape(flat)
+
+    batches = [columns(jnp.int32(i)) for i in range(examine.n_batches(program))]
+    out_btc, y_btc, asked_btc = (np.concatenate(x) for x in zip(*batches, strict=True))
+    return slots.slot_r2(out_btc, y_btc, asked_btc, n_slots).tolist()
 
 
 def to_text(told: Told) -> str:

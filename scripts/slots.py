@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
         from mha_jax.run import load_run
 
         try:
-            told = slots.examine(load_run(directory), at)
+            told = slots.of_run(load_run(directory), at)
         except CheckpointError as error:
             raise ValueError(error) from None
     except (ValueError, OSError) as error:

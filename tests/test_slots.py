@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mha_jax import examine
 from mha_jax.analysis import slots
 from tests.saved import saved
 from tests.synthetic import static
@@ -90,9 +91,14 @@ def test_without_wo_each_slot_is_one_head_s(tmp_path: Path, capsys: Any, assert_
     assert_close(np.array(of_run["blocks"]), 4 * np.eye(4))  # 16 entries, each its own column
     assert of_run["diagonal_share"] == 1 and of_run["step"] == 10
     assert of_run["one_pattern"] == pytest.approx([0.2887, 0.2748, 0.2813, 0.2798], abs=1e-4)
-    batch = run.probe_batch()
-    error = np.square(run.apply(batch) - np.asarray(batch.targets))[:, 4:].sum((0, 1, 3))
-    y = np.asarray(batch.targets)[:, 4:]
+    batches = [
+        examine.probe_batch(run.program, run.probe_constants(), i)
+        for i in range(examine.n_batches(run.program))
+    ]
+    assert len(batches) > 1  # on the whole probe draw
+    out = np.concatenate([run.apply(batch) for batch in batches])[:, 4:].astype(np.float64)
+    y = np.concatenate([batch.targets for batch in batches])[:, 4:].astype(np.float64)
+    error = np.square(out - y).sum((0, 1, 3))
     spread = np.square(y - y.mean((0, 1))).sum((0, 1, 3))
     assert of_run["r2"] == pytest.approx((1 - error / spread).tolist(), abs=1e-4)
     assert script(str(run.directory)) == 0
