@@ -10,6 +10,7 @@ head_columns.py  what frontier.csv tells of heads
 across.py    two sweeps side by side; across_text.py: as text and JSON
 figure.py    figures/frontier.svg and .png: the page
 panels.py    its scatter plots, with labels.py, which places their text; maps.py: its heat maps
+page.py      a page in inches, and its bytes
 data.py      the same tables in memory, for notebooks
 """
 

@@ -1,37 +1,26 @@
 """The frontier figure: for each task a row with quality against KV-cache bytes, quality against
 head count, quality by read-out head, and below it where each attention head looks.
-
-The same cells give the same bytes of SVG: no date, a fixed salt, matplotlib's own style whatever
-  the user's is.
 """
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 from mha_jax.report import look, maps, panels, verdict
 from mha_jax.report.cells import CellRuns
+from mha_jax.report.page import WIDTH, Page, render
 from mha_jax.report.stats import MIN_SEEDS_RANKED
 
 # Inches.
-_WIDTH, _LEFT, _RIGHT = 12.0, 0.75, 0.2
+_LEFT, _RIGHT = 0.75, 0.2
 _LINE = 0.2  # of text
 _LEGEND_COLUMNS = 4
 _PANEL = 2.55
 _BELOW_PANEL = 0.62  # tick labels, axis label and air
 _MAP_HEADING, _MAP_BELOW = 0.3, 0.66
 _BETWEEN = 0.7  # between panels: tick labels and axis label
-_STYLE: Any = {
-    "font.size": 8.5,
-    "axes.titlesize": 9.5,
-    "axes.titleweight": "bold",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "svg.hashsalt": "mha_jax",
-}
 _WORDS = ("no", "one", "two", "three", "four")
 
 
@@ -51,16 +40,7 @@ def frontier(cells: Sequence[CellRuns], heads: Sequence[dict[str, Any]]) -> dict
     Returns:
       The content of an "svg" and of a "png" file.
     """
-    import matplotlib
-
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_STYLE)
-        figure = _draw(cells, heads)
-        svg, png = io.BytesIO(), io.BytesIO()
-        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-        figure.savefig(png, format="png", dpi=150, metadata={"Software": None})
-    return {"svg": svg.getvalue(), "png": png.getvalue()}
+    return render(lambda: _draw(cells, heads))
 
 
 def illustration(cells: Sequence[CellRuns]) -> str:
@@ -83,10 +63,7 @@ def _range(numbers: Sequence[int], words: Sequence[str]) -> str:
     return " to ".join(words[n] if n < len(words) else str(n) for n in ends)
 
 
-def _draw(cells: Sequence[CellRuns], heads: Sequence[dict[str, Any]]) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+def _draw(cells: Sequence[CellRuns], heads: Sequence[dict[str, Any]]) -> Page:
     tasks: dict[Any, list[CellRuns]] = {}
     for c in cells:
         tasks.setdefault(c.static.task, []).append(c)
@@ -95,18 +72,16 @@ def _draw(cells: Sequence[CellRuns], heads: Sequence[dict[str, Any]]) -> Any:
     marks = look.marks([c for row in rows for c in row.cells])
     top = 0.55 + _LINE * -(-len(marks) // _LEGEND_COLUMNS) + 0.2
     height = top + sum(row.height for row in rows)
-    figure = Figure(figsize=(_WIDTH, height))
-    FigureCanvasAgg(figure)
-    page = _Page(figure, height)
+    page = Page(height)
     experiment = cells[0].runs[0].about["experiment"]
     page.text(0.25, 0.34, f"{experiment}: what heads and kv heads buy", size=13, weight="bold")
     if empty:
         words = f"no finished run of: {', '.join(empty)}"
-        page.text(_WIDTH - _RIGHT, 0.34, words, color="0.3", ha="right")
-    figure.legend(
+        page.text(WIDTH - _RIGHT, 0.34, words, color="0.3", ha="right")
+    page.figure.legend(
         handles=marks,
         loc="upper left",
-        bbox_to_anchor=(0.2 / _WIDTH, 1 - 0.44 / height),
+        bbox_to_anchor=(0.2 / WIDTH, 1 - 0.44 / height),
         ncols=_LEGEND_COLUMNS,
         frameon=False,
         columnspacing=1.6,
@@ -116,23 +91,7 @@ def _draw(cells: Sequence[CellRuns], heads: Sequence[dict[str, Any]]) -> Any:
     for row in rows:
         row.draw(page, top)
         top += row.height
-    return figure
-
-
-class _Page:
-    """A figure addressed in inches from its top left corner."""
-
-    def __init__(self, figure: Any, height: float):
-        self.figure, self.height = figure, height
-
-    def axes(self, left: float, top: float, width: float, height: float) -> Any:
-        bottom = self.height - top - height
-        return self.figure.add_axes(
-            (left / _WIDTH, bottom / self.height, width / _WIDTH, height / self.height)
-        )
-
-    def text(self, left: float, top: float, words: str, **style: Any) -> None:
-        self.figure.text(left / _WIDTH, 1 - top / self.height, words, va="baseline", **style)
+    return page
 
 
 class _Row:
@@ -144,7 +103,7 @@ class _Row:
         if len(self.spec.roles) < 2:
             self.maps = []
         self.has_index = any(one.has_index for one in self.maps)
-        self.lines = maps.flow(self.maps, _WIDTH - _LEFT - _RIGHT) if self.maps else []
+        self.lines = maps.flow(self.maps, WIDTH - _LEFT - _RIGHT) if self.maps else []
 
     @property
     def height(self) -> float:
@@ -161,7 +120,7 @@ class _Row:
     def _heading(self) -> float:
         return 0.14 + _LINE * (1 + len(self._details())) + 0.36
 
-    def draw(self, page: _Page, top: float) -> None:
+    def draw(self, page: Page, top: float) -> None:
         task = self.cells[0].static.task
         page.text(0.25, top + 0.14, f"Task: {task.name}", size=11, weight="bold")
         page.text(0.25, top + 0.14 + _LINE, illustration(self.cells), color="#8A3B00", size=9.5)
@@ -173,12 +132,12 @@ class _Row:
         names = (
             0.25 + 0.068 * max(len(c.label) for c in self.cells) if has_table else 0
         )  # left of it
-        wide = (_WIDTH - _LEFT - _RIGHT - _BETWEEN - table - names) / 2
+        wide = (WIDTH - _LEFT - _RIGHT - _BETWEEN - table - names) / 2
         wide = min(wide, 5.2)
         panels.against_bytes(page.axes(_LEFT, top, wide, _PANEL), self.cells)
         panels.against_heads(page.axes(_LEFT + wide + _BETWEEN, top, wide, _PANEL), self.cells)
         if has_table:
-            axes = page.axes(_WIDTH - _RIGHT - table, top, table, _PANEL)
+            axes = page.axes(WIDTH - _RIGHT - table, top, table, _PANEL)
             maps.output_table(axes, self.cells)
             axes.set_title(
                 f"{look.METRICS[self.spec.metric].capitalize()} of each answer", loc="left"
