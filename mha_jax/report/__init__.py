@@ -8,6 +8,7 @@ documents.py documents.csv, and a bootstrap over the documents of a text
 tables.py    runs.csv, frontier.csv, heads.csv, timing.csv
 head_columns.py  what frontier.csv tells of heads
 across.py    two sweeps side by side; across_text.py: as text and JSON
+over_time.py over_time.csv and rises.csv; training.py: figures/training.svg and .png
 figure.py    figures/frontier.svg and .png: the page
 panels.py    its scatter plots, with labels.py, which places their text; maps.py: its heat maps
 page.py      a page in inches, and its bytes
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from mha_jax import store
 from mha_jax.files import write_atomic
-from mha_jax.report import cells, documents, order, pairs, tables
+from mha_jax.report import cells, documents, order, over_time, pairs, tables
 
 
 def _to_stderr(line: str) -> None:
@@ -49,7 +50,8 @@ def make(root: str | Path, tell: Callable[[str], None] = _to_stderr) -> list[Pat
     runs, problems = store.read_sweep(root)
     gathered = cells.gather(runs)
     heads, unreadable = tables.head_rows(runs)
-    for line in problems + unreadable:
+    followed, torn = over_time.followed(gathered)
+    for line in problems + unreadable + torn:
         tell(line)
     comparisons = pairs.comparison_rows(gathered)
     texts = {
@@ -63,6 +65,10 @@ def make(root: str | Path, tell: Callable[[str], None] = _to_stderr) -> list[Pat
     by_document = documents.rows(gathered)
     if by_document:
         texts["documents.csv"] = tables.to_csv(by_document, documents.COLUMNS)
+    if followed:
+        texts["over_time.csv"] = tables.to_csv(over_time.rows(followed), over_time.COLUMNS)
+        rises = over_time.rise_rows(followed)
+        texts["rises.csv"] = tables.to_csv(rises, over_time.RISE_COLUMNS)
     written = []
     for name, text in texts.items():
         write_atomic(root / name, text)
@@ -70,11 +76,16 @@ def make(root: str | Path, tell: Callable[[str], None] = _to_stderr) -> list[Pat
     if not any(c.cell.seeds for c in gathered):
         tell(f"{root}: no finished run, so there is no figure yet")
         return written
-    from mha_jax.report import figure  # matplotlib is slow to import, and only a figure needs it
+    # matplotlib is slow to import, and only a figure needs it
+    from mha_jax.report import figure, training
 
+    figures = {"frontier": figure.frontier(gathered, heads)}
+    if followed:
+        figures["training"] = training.draw(followed)
     (root / "figures").mkdir(exist_ok=True)
-    for suffix, data in figure.frontier(gathered, heads).items():
-        path = root / "figures" / f"frontier.{suffix}"
-        write_atomic(path, data)
-        written.append(path)
+    for name, files in figures.items():
+        for suffix, data in files.items():
+            path = root / "figures" / f"{name}.{suffix}"
+            write_atomic(path, data)
+            written.append(path)
     return written
