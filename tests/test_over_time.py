@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,7 @@ def test_figure(tmp_path: Path) -> None:
     followed_run(tmp_path, spec, heads, seed=0)
     followed_run(tmp_path, spec, rest | {"l0.n0/role/previous": RISES}, seed=1)
     words = figure(tmp_path)
-    told = "first head at .5: induction step 1,500, in 1 of 2; previous step 500 (500 to 1,500)"
+    told = "steps to .5: induction 1,500, in 1 of 2; previous 500 (500 to 1,500)"
     assert re.sub(r"\s+", " ", " ".join(words)).count(told) == 1
     assert {"0 previous", "1 induction", "score, layer 0", "score, layer 1"} <= set(words)
     assert {"train loss", "accuracy", "steps", "Task: induction", "2 heads, MHA"} <= set(words)
@@ -186,6 +187,16 @@ def test_figure(tmp_path: Path) -> None:
     assert [path.name for path in written[-2:]] == ["training.svg", "training.png"]
     before = written[-2].read_bytes()
     assert report.make(tmp_path, silent) == written and written[-2].read_bytes() == before
+
+
+@pytest.mark.parametrize("ends", [[0.5], [0.1, 0.8], [0.4, 0.41, 0.5], [0.0] * 8, [1.06] * 5])
+def test_names_of_lines_do_not_touch(ends: list[float]) -> None:
+    heights = training.label_heights(ends)
+    gaps = [b - a for a, b in pairwise(heights)]
+    assert all(gap > training.TEXT * 0.999 for gap in gaps)  # rounding
+    assert heights[0] > training.LOWEST and heights[-1] < training.HIGHEST
+    apart = all(b - a > training.TEXT for a, b in pairwise(ends)) and max(ends) < 1
+    assert heights == (pytest.approx(ends) if apart else heights)
 
 
 def many_cells(root: Path) -> None:

@@ -18,9 +18,11 @@ _MAX_LAYERS, _MAX_HEADS = 4, 8  # of a panel; heads of a layer
 _N_COLUMNS = 3
 # Inches.
 _LEFT, _NAMES = 0.62, 0.98  # of a panel: axis labels, and the names of the lines
-_SCORES, _CURVE, _GAP = 1.15, 0.55, 0.12
+_SCORES, _CURVE, _GAP = 1.15, 0.62, 0.12
 _LINE, _BELOW = 0.15, 0.55
-_WRAP = 56  # letters of a line of a panel's title
+LOWEST, HIGHEST = -0.1, 1.06  # of the axis of scores
+TEXT = 0.105 * (HIGHEST - LOWEST) / _SCORES  # height of a label on that axis
+_WRAP = 66  # letters of a line of a panel's title
 # Okabe and Ito's colours, yellow left out, and grey.
 _COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A8A"),
@@ -28,8 +30,8 @@ _COLOURS = (
 _EXPLAINED = (
     "Scores are corrected: 0 is uniform attention, 1 the ideal head. A line is what its head came "
     "to do, in the lowest seed: the roles it ever had for .5 or more, else its highest score.",
-    "Over a panel: at which step the first head of a role passed .5 (dotted), median of the seeds "
-    "and their range. Loss and quality of the other seeds are grey.",
+    "Over a panel: steps to the first head of each role at .5 (dotted), median of the seeds and "
+    "their range. Loss and quality of the other seeds are grey.",
 )
 
 
@@ -91,7 +93,7 @@ def _title(panel: OfCell) -> list[str]:
     """The cell, when the first head of each role rose, and what is not drawn."""
     rises = over_time.first_rises(panel.runs)
     told = [f"{s.removeprefix('role/')} {_when(steps)}" for s, steps in rises.items()]
-    words = "first head at .5: " + ";  ".join(told) if told else ""
+    words = "steps to .5: " + ";  ".join(told) if told else ""
     left_out = []
     if len(_layers(panel)) > _MAX_LAYERS:
         left_out.append(f"first {_MAX_LAYERS} of {len(_layers(panel))} layers")
@@ -134,7 +136,7 @@ def _panel(page: Page, panel: OfCell, left: float, top: float) -> list[Any]:
         for run in others:
             last.plot(*_xy(getattr(run, field)), color="0.75", linewidth=0.7)
         last.plot(*_xy(getattr(first, field)), color="0.15", linewidth=1.2)
-        last.set_ylabel(name, fontsize=look.SMALL)
+        last.set_ylabel(name, fontsize=look.SMALL - 0.5)
         if logarithmic:
             last.set_yscale("log")
         last.tick_params(labelbottom=field == "metric")
@@ -163,35 +165,53 @@ def _scores(axes: Any, run: OfRun, heads: Sequence[Sequence[Key]]) -> None:
         for i, key in enumerate(keys):
             steps, values = _xy(run.heads[key])
             axes.plot(steps, values, color=colour, linewidth=1.3, linestyle="--" if i else "-")
-            ends.append((values[-1], f"{key.head} {key.score.removeprefix('role/')}", colour))
-    axes.set_ylim(-0.1, 1.06)
+            words = f"{key.head} {key.score.removeprefix('role/')}"
+            ends.append((min(max(values[-1], LOWEST), HIGHEST), words, colour))
+    axes.set_ylim(LOWEST, HIGHEST)
     axes.set_yticks((0, 0.5, 1))
     axes.axhline(TAUS[1], color="0.5", linewidth=0.8, linestyle=":", zorder=0)
-    for at, (value, words, colour) in _spread(sorted(ends)):
+    ends.sort()
+    for at, (value, words, colour) in zip(
+        label_heights([end[0] for end in ends]), ends, strict=True
+    ):
         axes.annotate(
             words,
             (1, value),
             xycoords=("axes fraction", "data"),
-            xytext=(1.05, at),
+            xytext=(1.07, at),
             textcoords=("axes fraction", "data"),
             fontsize=look.SMALL - 0.5,
             color=colour,
             va="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "shrinkB": 0},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": colour,
+                "linewidth": 0.5,
+                "relpos": (0, 0.5),
+                "shrinkA": 0,
+                "shrinkB": 0,
+            },
         )
 
 
-def _spread(ends: Sequence[tuple[float, str, str]]) -> list[tuple[float, tuple[float, str, str]]]:
-    """A height for each label, from the lowest to the highest: its own where there is room."""
-    room, low, high = 0.105 * 1.16 / _SCORES, -0.06, 1.02
-    heights: list[float] = []
-    for value, _, _ in ends:
-        heights.append(max(value, heights[-1] + room if heights else low))
-    for i in reversed(range(len(heights))):
-        limit = heights[i + 1] - room if i + 1 < len(heights) else high
-        heights[i] = min(heights[i], limit)
-    return list(zip(heights, ends, strict=True))
+def label_heights(values: Sequence[float]) -> list[float]:
+    """A height for the label of each value, rising like them, none nearer to the next than a line
+    of text: those without room stand around their middle.
+    """
+    blocks: list[list[float]] = []  # of neighbours that touch: their values
+    for value in values:
+        blocks.append([value])
+        while len(blocks) > 1 and _span(blocks[-2])[1] > _span(blocks[-1])[0]:
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    return [_span(block)[0] + TEXT * (i + 0.5) for block in blocks for i in range(len(block))]
+
+
+def _span(block: Sequence[float]) -> tuple[float, float]:
+    """Where the labels of a block begin and end, inside the axis."""
+    half = TEXT * len(block) / 2
+    middle = min(max(statistics.fmean(block), LOWEST + half), HIGHEST - half)
+    return middle - half, middle + half
 
 
 def _top(run: OfRun, heads: Sequence[Sequence[Key]]) -> list[Sequence[Key]]:
@@ -209,7 +229,7 @@ def _when(steps: Sequence[int | None]) -> str:
     known = [step for step in steps if step is not None]
     if not known:
         return "never"
-    middle = f"step {statistics.median_low(known):,}"
+    middle = f"{statistics.median_low(known):,}"
     if len(steps) == 1:
         return middle
     if len(set(known)) > 1:
