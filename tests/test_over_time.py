@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mha_jax import report, store
+from mha_jax import load_sweep, report, store
 from mha_jax.config import StaticConfig
 from mha_jax.report import cells, over_time, training
 from mha_jax.report.over_time import Key
@@ -134,6 +134,7 @@ def test_tables(tmp_path: Path) -> None:
     assert [(row["peak"], row["last"]) for row in rises] == [("0.95", "0.9"), ("0.8", "-0.1")]
     assert [row["drop_share"] for row in rises] == ["0.7", ""]  # (3.8 - 1) / (4 - 0)
     assert rises[0]["cell"] == "2 heads, MHA" and rises[0]["seed"] == "3"
+    assert len(load_sweep(tmp_path / "demo").rises()) == len(rises)
 
 
 def test_runs_that_chose_a_rate_are_not_told_of(tmp_path: Path) -> None:

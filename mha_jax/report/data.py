@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mha_jax import store
-from mha_jax.report import cells, pairs, tables
+from mha_jax.report import cells, over_time, pairs, tables
 
 
 class SweepData:
@@ -41,6 +41,12 @@ class SweepData:
         rows, problems = tables.head_rows(self._stored)
         self._tell(problems)
         return _frame(rows)
+
+    def rises(self) -> Any:
+        """One row for each reported run, layer, head and score: the columns of `rises.csv`."""
+        followed, problems = over_time.followed(cells.gather(self._stored))
+        self._tell(problems)
+        return _frame(over_time.rise_rows(followed))
 
     def history(self) -> Any:
         """One row for each line of every `metrics.jsonl`, with the run's label, hash and hypers in
