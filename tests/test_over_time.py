@@ -147,8 +147,11 @@ def test_runs_that_chose_a_rate_are_not_told_of(tmp_path: Path) -> None:
         assert {row["seed"] for row in read(tmp_path / name)} == {"0"}
 
 
-def test_without_scores_there_is_no_file(tmp_path: Path) -> None:
-    make_run(tmp_path, static("copy", 1), 0.5)
+@pytest.mark.parametrize("records", ["", '{"step": 0, "heads/l0.n0/role/previous": 0.1}\n'])
+def test_without_scores_over_time_there_is_no_file(tmp_path: Path, records: str) -> None:
+    run = make_run(tmp_path, static("copy", 1), 0.5)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(records)
     written = [path.name for path in report.make(tmp_path, silent)]
     assert "frontier.png" in written
     for name in ("over_time.csv", "rises.csv", "figures/training.png", "figures/training.svg"):

@@ -53,8 +53,8 @@ class OfCell(NamedTuple):
 
 
 def followed(gathered: Sequence[CellRuns]) -> tuple[list[OfCell], list[str]]:
-    """The cells of which a reported run recorded head scores, with those runs, and a line for each
-    record that could not be read.
+    """The cells of which a reported run recorded head scores more than once, with those runs, and a
+    line for each record that could not be read.
     """
     found, problems = [], []
     for c in gathered:
@@ -69,7 +69,7 @@ def followed(gathered: Sequence[CellRuns]) -> tuple[list[OfCell], list[str]]:
                 curve(records, "train/loss"),
                 curve(records, f"eval/{c.spec.metric}"),
             )
-            if one.heads:
+            if any(len(values) > 1 for values in one.heads.values()):
                 runs.append(one)
         if runs:
             found.append(OfCell(c, runs))
