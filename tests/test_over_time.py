@@ -99,6 +99,7 @@ def test_leading_scores() -> None:
         Key(0, 1, "role/a"): values((0.4,) * 7),  # no role: the highest, whatever it is
         Key(0, 1, "offset/-1"): values((0.45,) * 7),
         Key(0, 1, "normalised_entropy"): values((0.9,) * 7),
+        Key(0, 1, "score_variance"): values((8.0,) * 7),
         Key(1, 0, "same_token"): values((0.3,) * 7),  # equal: the role
         Key(1, 0, "role/a"): values((0.3,) * 7),
     }
@@ -113,6 +114,7 @@ def test_tables(tmp_path: Path) -> None:
     heads = {
         "l0.n0/role/previous": RISES,
         "l0.n0/normalised_entropy": RISES,
+        "l0.n0/score_variance": RISES,
         "l0.n1/role/previous": FALLS,
     }
     run = followed_run(tmp_path / "demo", static("copy", 2), heads, seed=3)

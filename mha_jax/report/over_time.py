@@ -21,7 +21,8 @@ RISE_COLUMNS = (
     *("peak", "last", "drop_share"),
 )
 _NAME = re.compile(r"heads/l(\d+)\.n(\d+)/(.+)")
-_NO_ROLE = "normalised_entropy"  # followed as well, but nothing that a head rises to
+# Followed as well, but nothing that a head rises to.
+_NO_ROLE = ("normalised_entropy", "score_variance")
 
 
 class Key(NamedTuple):
@@ -134,7 +135,7 @@ def rise_rows(cells: Sequence[OfCell]) -> list[dict[str, Any]]:
         for one in runs:
             known = (*about, one.run.run.hash, one.run.run.hypers.seed)
             for key, values in one.heads.items():
-                if key.score != _NO_ROLE:
+                if key.score not in _NO_ROLE:
                     told = (*known, *key, *_rise(values, one.loss))
                     found.append(dict(zip(RISE_COLUMNS, told, strict=True)))
     return found
@@ -148,7 +149,7 @@ def leading(heads: Mapping[Key, Curve], tau: float = TAUS[1]) -> dict[tuple[int,
     """
     found: dict[tuple[int, int], list[Key]] = {}
     for key in heads:
-        if key.score != _NO_ROLE:
+        if key.score not in _NO_ROLE:
             found.setdefault((key.layer, key.head), []).append(key)
 
     def peak(key: Key) -> float:
