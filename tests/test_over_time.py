@@ -121,7 +121,7 @@ def test_tables(tmp_path: Path) -> None:
     report.make(tmp_path / "demo", silent)
     rows = read(tmp_path / "demo" / "over_time.csv")
     assert tuple(rows[0]) == ("run", "seed", "step", "layer", "head", "score", "value")
-    assert len(rows) == 3 * len(STEPS)
+    assert len(rows) == 4 * len(STEPS)
     at = {(row["head"], row["score"], row["step"]): row["value"] for row in rows}
     assert at["1", "role/previous", "1000"] == "0.8"
     assert {(row["run"], row["seed"], row["layer"]) for row in rows} == {(run.name[-10:], "3", "0")}
