@@ -20,7 +20,7 @@ with 80 % power, and twice the steps turn them around. Nor are neighbours in 8, 
 That the differences hold over topics (.010 to .027 for four against eight heads) says that these
 seeds' models differ, not that these head counts do.
 
-With other seeds (--config.train.seed=100) the same is told and the same is not: 2.546, 2.402,
+With other seeds (--config.train.seed=100) the verdicts on heads are the same: 2.546, 2.402,
 2.330, 2.341, 2.369, 2.404; one head behind two by .144 (.07 to .22), two behind four by .072 (.018
 to .126), four and eight not told apart, .011 (-.005 to .028), nor 8 and 2 kv heads. 2 kv heads are
 ahead of one by .035 (.01 to .06) there, and twice the steps turn four and eight heads around again.
