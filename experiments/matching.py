@@ -25,10 +25,11 @@ everything still gains from twice the steps; at this budget MHA is ahead of GQA-
 (intervals above 0) but for d_model, .0035 (-.037 to .044), where twice the steps turn the order
 around on validation; and GQA-2 is ahead of MQA with an interval above 0 under d_model alone.
 
-With other seeds (--config.train.seed=100) no flip is told either. attr: 1.000, 1.000 and .638, .640,
-.776 for MQA under the three policies. text: MHA 2.725, ahead of GQA-2 by .070, .051 and .043 as it
-is, under d_ff and under n_layers (intervals above 0), not told apart under d_model, where GQA-2 has
-the smaller mean, 2.715; GQA-2 is ahead of MQA with an interval above 0 under n_layers alone.
+With other seeds (--config.train.seed=100) no flip is told either. attr: 1.000, 1.000 and .638,
+.640, .776 for MQA under the three policies. text: MHA 2.725, ahead of GQA-2 by .070, .051 and .043
+as it is, under d_ff and under n_layers (intervals above 0), not told apart under d_model, where
+GQA-2 has the smaller mean, 2.715; GQA-2 is ahead of MQA with an interval above 0 under n_layers
+alone.
 """
 
 from ml_collections import ConfigDict
