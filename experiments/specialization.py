@@ -38,7 +38,7 @@ Seen with :quick (10 runs of one seed at one rate; 4 minutes of processor time),
 On `relations` the roles come in one step, from none with two heads to all four with four; after
 that neither the roles nor the index rise, since further heads repeat roles (three of eight are on
 the delimiter) or stay mixed. One and two heads end as mixtures of roles, spread over them more
-evenly than uniform attention; of two heads one is a delimiter head at first (.95) and gives that up
+evenly than uniform attention; of two heads one is a delimiter head at first (.94) and gives that up
 for a mixture when the loss falls on. Roles come one after the other, the delimiter first, those
 that need the word itself last and, with eight heads, sooner. Sharing all keys and values cost no
 role here, and the heads of the one kv head have the lowest entropy.
