@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +22,7 @@ def evaluate(
     constants: dict[str, jax.Array],
     draw: jax.Array,
     n_batches: jax.typing.ArrayLike,
+    head_mask: Sequence[jax.Array] | None = None,
 ) -> loss.Sums:
     """Sums of loss and metrics over the first batches of a fixed draw.
 
@@ -32,12 +33,13 @@ def evaluate(
       draw: key of the draw, from the task's seed and the split alone, so that all runs of an
         experiment see the same sequences.
       n_batches: of `batch_size(static)` sequences; may be traced.
+      head_mask: of the model's heads, as `Model.apply` takes it.
     """
 
     def batch_sums(i: jax.typing.ArrayLike) -> loss.Sums:
         key = jax.random.fold_in(draw, i)
         batch = program.sample(key, constants, batch_size(program.static))
-        outputs, _ = program.model.apply(params, batch.inputs)
+        outputs, _ = program.model.apply(params, batch.inputs, head_mask=head_mask)
         return loss.sums(outputs, batch, program.spec)
 
     return _summed(batch_sums, n_batches)

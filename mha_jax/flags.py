@@ -52,15 +52,17 @@ def read(
     return found, flags
 
 
-def run_and_checkpoint(argv: Sequence[str]) -> tuple[str, str | int, bool]:
-    """What a script about one run is given, `RUN [--at=last|best|STEP] [--json]`: its directory,
-    the checkpoint, and whether to print JSON.
+def run_and_checkpoint(
+    argv: Sequence[str], *, valued: Sequence[str] = (), switches: Sequence[str] = ()
+) -> tuple[str, str | int, dict[str, str]]:
+    """What a script about one run is given, `RUN [--at=last|best|STEP] [--json]` and more: its
+    directory, the checkpoint, and all flags.
 
     Raises:
       ValueError: what `read` raises, or no checkpoint's name.
     """
-    (run,), flags = read(argv, 1, RUN, valued=("--at",), switches=("--json",))
-    return run, checkpoint(flags.get("--at", "last")), "--json" in flags
+    (run,), flags = read(argv, 1, RUN, valued=("--at", *valued), switches=("--json", *switches))
+    return run, checkpoint(flags.get("--at", "last")), flags
 
 
 def checkpoint(text: str) -> str | int:

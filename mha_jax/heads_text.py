@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mha_jax.importance import KINDS, MEASURES, Head, importance, rank_correlations, rows
+from mha_jax.importance import KINDS, Head, importance, rank_correlations, rows, with_gates
 from mha_jax.redundancy import Layer, Redundancy, redundancy
 from mha_jax.run import LoadedRun
+from mha_jax.terminal import table
 
 
 class Told(NamedTuple):
@@ -24,8 +25,20 @@ class Told(NamedTuple):
     redundancy: Redundancy
 
 
-def examine(run: LoadedRun, at: str | int = "last") -> Told:
+def examine(
+    run: LoadedRun,
+    at: str | int = "last",
+    *,
+    gates: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Told:
     """Everything, for one checkpoint.
+
+    Args:
+      run: a trained run.
+      at: which checkpoint, as `LoadedRun` says.
+      gates: train L0 gates too, as one more importance.
+      tell: takes a line that says how far that is, again and again.
 
     Raises:
       ValueError: no checkpoint, the corpus has changed, or the model has no attention heads.
@@ -35,6 +48,7 @@ def examine(run: LoadedRun, at: str | int = "last") -> Told:
     heads = importance(run, at)
     if not heads:
         raise ValueError(f"{run.directory}: no layer of the model has attention heads")
+    heads = with_gates(run, heads, at, tell) if gates else heads
     unit = "nats" if run.spec.kind == "class" else "squared error"
     # Heads are named at the end of a run, and may have been others before.
     roles = run.head_roles() if run.step(at) == run.summary.get("step") else {}
@@ -46,14 +60,16 @@ def to_text(told: Told) -> str:
     lines = [f"{told.directory}, step {told.step}"]
     for kind, name in KINDS.items():
         chosen = [head for head in told.heads if head.kind == kind]
+        measures = list(chosen[0].measures)
         lines += ["", f"{name}s: rise of the loss per answer without each ({told.unit})"]
-        lines += _table(
-            ("head", "role", *MEASURES, "gradient / layer"),
+        lines[-1] += "; gate: P(open), mean over lambdas" if "gate" in measures else ""
+        lines += table(
+            ("head", "role", *measures, "gradient / layer"),
             [
                 (
                     one.address,
                     told.roles.get(one.address, ""),
-                    *(_number(one.measures[measure][0]) for measure in MEASURES),
+                    *(_number(one.measures[measure][0]) for measure in measures),
                     _number(one.gradient_per_layer),
                 )
                 for one in chosen
@@ -132,22 +148,13 @@ def _layer(layer: Layer) -> list[str]:
 
 def _matrix(matrix: np.ndarray, letter: str) -> list[str]:
     names = [f"{letter}{i}" for i in range(len(matrix))]
-    return _table(
+    return table(
         ("", *names),
         [
             (name, *("" if i == j else f"{x:.2f}" for j, x in enumerate(row)))
             for i, (name, row) in enumerate(zip(names, matrix, strict=True))
         ],
     )
-
-
-def _table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
-    return [
-        "  "
-        + "  ".join(word.rjust(width) for word, width in zip(row, widths, strict=True)).rstrip()
-        for row in (header, *body)
-    ]
 
 
 def _number(x: float) -> str:

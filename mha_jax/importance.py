@@ -1,32 +1,36 @@
-"""How much a trained model needs each of its heads: four measures side by side, on the probe draw.
+"""How much a trained model needs each of its heads: measures side by side, on the probe draw.
 
     zero, mean, resample   rise of the loss per answer without the head: three ways to take it away
     gradient               |dL / d factor of the head| per answer, Michel et al. 2019
+    gate                   P(its L0 gate is open), mean over lambdas, Voita et al. 2019: if asked
 
 for query heads and for kv heads; see `analysis.ablation` and docs/scores.md. They need not agree:
-the rank correlations say how far they do.
+the rank correlations say how far they do. `under_masks` is for pruning: the same of a pruned model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mha_jax import examine
-from mha_jax.analysis import ablation, bootstrap
+from mha_jax import evaluate, examine, gating, held_out, rng
+from mha_jax.analysis import ablation, bootstrap, pruning
 from mha_jax.analysis.scores import Sums
 from mha_jax.run import LoadedRun
+from mha_jax.train import Program
 
 MEASURES = (*ablation.KINDS, "gradient")
+_GATE_STEPS, _GATE_LR = 500, 0.1
 KINDS = {"n": "query head", "k": "kv head"}
 
 
 class Head(NamedTuple):
-    """One head, with each measure: value and 95 % interval over sequences, in the loss's unit."""
+    """One head, with each measure: value and 95 % interval over sequences, in the loss's unit; of
+    a gate the probability that it is open, without an interval (NaN)."""
 
     layer: int
     kind: str  # n: query head, k: kv head
@@ -64,6 +68,98 @@ def importance(run: LoadedRun, at: str | int = "last") -> list[Head]:
         for layer in range(len(run.run.static.model.layers))
         for head in _of_layer(joined, kind, layer)
     ]
+
+
+def with_gates(
+    run: LoadedRun,
+    heads: Sequence[Head],
+    at: str | int = "last",
+    tell: Callable[[str], None] = lambda line: None,
+) -> list[Head]:
+    """The same heads with the measure "gate" beside the others: the mean of P(open) over
+    `gating.lambdas`. The gates alone are trained, on training data.
+
+    One lambda tells open from closed; the mean over lambdas, ours, also tells who closes first.
+
+    Args:
+      run: a trained run.
+      heads: what `importance` says of it.
+      at: which checkpoint, as `LoadedRun` says.
+      tell: takes a line that says how far it is, again and again.
+
+    Raises:
+      ValueError: as `importance`, or gates that diverge.
+    """
+    params, task, layers = run.params(at), run.run.static.task, run.run.static.model.layers
+    measure = held_out.measure(run.program, task.constants("validation"), "validation")
+    constants = task.constants("train")
+    shared = any(layer.queries_per_kv > 1 for layer in layers)
+    open_n: list[np.ndarray] = []
+    found: dict[tuple[str, int, int], float] = {}
+    for of in KINDS:
+        if of == "n" or shared:
+            lams = gating.lambdas(measure, params, layers, of)
+            recipe = gating.Recipe(of, _GATE_STEPS, lr=0.0, gate_lr=_GATE_LR)
+            gated = gating.sweep(run.program, params, constants, lams, recipe, measure, tell)
+            by_layer = zip(*(one.open_probability for one in gated), strict=True)
+            open_n = [np.mean(x, axis=0) for x in by_layer]
+        for layer, values in enumerate(open_n):
+            found |= {(of, layer, head): float(p) for head, p in enumerate(values)}
+    nan = float("nan")
+    return [
+        one._replace(
+            measures=one.measures | {"gate": (found[one.kind, one.layer, one.head], nan, nan)}
+        )
+        for one in heads
+    ]
+
+
+def under_masks(
+    program: Program, params: Any, constants: dict[str, Any], of: str, by: str
+) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
+    """From head masks to the importance of each head in that pruned model, as `pruning.iterative`
+    asks: for each layer [heads], per answer.
+
+    On `n_probe` sequences of the validation draw, rounded up to whole batches. The gradient is
+    divided by the l2 norm of its layer, as the paper compares layers.
+
+    Args:
+      program: the model and its task.
+      params: of the trained model.
+      constants: of the validation split.
+      of: "n", query heads, or "k", kv heads.
+      by: one of `MEASURES`.
+    """
+    static = program.static
+    counts = gating.n_gates(static.model.layers, of)
+    draw = rng.stream(static.task.seed, "validation")
+    # Training held the gradient of as many sequences.
+    size = min(static.train.batch_size, evaluate.batch_size(static))
+
+    def of_batch(params: Any, constants: Any, masks: list[jax.Array], i: Any) -> Any:
+        batch = program.sample(jax.random.fold_in(draw, i), constants, size)
+        losses = pruning.masked(examine.losses(program, params, batch), masks)
+        if by == "gradient":
+            found = ablation.gradient_importance(losses, size, counts, of)
+        else:
+            probed = program.model.apply(
+                params, batch.inputs, probe=lambda stops: stops, head_mask=masks
+            )
+            found = ablation.leave_one_out(losses, probed[1], by, of)
+        return [x.sum(0) for x in found], batch.loss_mask.sum()
+
+    compiled = jax.jit(of_batch)
+
+    def worth(masks: list[np.ndarray]) -> list[np.ndarray]:
+        batches = [
+            jax.device_get(compiled(params, constants, masks, np.int32(i)))
+            for i in range(-(-static.train.n_probe // size))
+        ]
+        sums, answers = jax.tree.map(lambda *x: np.sum(np.stack(x), axis=0), *batches)
+        means = [x / max(answers, 1) for x in sums]
+        return list(map(np.asarray, ablation.per_layer(means))) if by == "gradient" else means
+
+    return worth
 
 
 def _of_batch(program: Any, params: Any, constants: Any, i: Any) -> dict[str, Any]:
@@ -116,9 +212,10 @@ def rank_correlations(heads: Sequence[Head], kind: str) -> dict[tuple[str, str],
     from scipy.stats import spearmanr  # seconds to import
 
     chosen = [head for head in heads if head.kind == kind]
+    measures = list(chosen[0].measures) if chosen else []
     out = {}
-    for i, a in enumerate(MEASURES):
-        for b in MEASURES[i + 1 :]:
+    for i, a in enumerate(measures):
+        for b in measures[i + 1 :]:
             x, y = ([head.measures[m][0] for head in chosen] for m in (a, b))
             known = len(chosen) > 2 and len(set(x)) > 1 and len(set(y)) > 1
             out[a, b] = float(spearmanr(x, y).statistic) if known else float("nan")

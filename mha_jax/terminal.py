@@ -1,11 +1,46 @@
-"""How a script ends: every one of them in the same way."""
+"""How a script says how far it is, lines up a table, and ends: every one in the same way."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import NoReturn
+
+
+class Status:
+    """One line on stderr that says how far a script is: written over itself on a terminal, printed
+    every few seconds elsewhere."""
+
+    _EVERY_S = 5.0  # between plain lines
+
+    def __init__(self) -> None:
+        self._on_terminal = sys.stderr.isatty()
+        self._last = time.monotonic()
+
+    def __call__(self, line: str) -> None:
+        """Shows a line in place of the last one."""
+        if self._on_terminal:
+            print(f"\r\x1b[2K{line[:79]}", end="", file=sys.stderr, flush=True)
+        elif time.monotonic() - self._last > self._EVERY_S:
+            self._last = time.monotonic()
+            print(line, file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Takes the line off a terminal."""
+        if self._on_terminal:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+
+
+def table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    """Lines with columns that end below each other, indented by two."""
+    widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
+    return [
+        "  "
+        + "  ".join(word.rjust(width) for word, width in zip(row, widths, strict=True)).rstrip()
+        for row in (header, *body)
+    ]
 
 
 def leave(main: Callable[[], int], interrupted: str = "interrupted") -> NoReturn:

@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
         print(__doc__)
         return 0
     try:
-        directory, at, as_json = run_and_checkpoint(argv)
+        directory, at, flags = run_and_checkpoint(argv)
         # Slow to import, so after what can be answered without.
         from mha_jax import slots
         from mha_jax.checkpoint import CheckpointError
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"slots.py: {error}", file=sys.stderr)
         return 2
-    if as_json:
+    if "--json" in flags:
         print(json.dumps(slots.to_json(told), indent=2))
     else:
         print(slots.to_text(told))

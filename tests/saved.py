@@ -33,11 +33,15 @@ def program_and_state(spec: config.StaticConfig, seed: int) -> tuple[train.Progr
 
 def saved(root: Path, spec: config.StaticConfig, steps: tuple[int, ...] = STEPS) -> LoadedRun:
     """A run with checkpoints as the driver saves them; the parameters are those of seed = step."""
+    return with_states(root, spec, {step: program_and_state(spec, step)[1] for step in steps})
+
+
+def with_states(root: Path, spec: config.StaticConfig, states: dict[int, train.State]) -> LoadedRun:
+    """A run with a checkpoint of each state; step 20 is marked best."""
     directory = make_run(root, spec, 0.5)
     run_hash = json.loads((directory / "config.json").read_text())["hash"]
     checkpoints = Checkpoints(directory, keep=5, config_hash=run_hash)
-    for step in steps:
-        _, state = program_and_state(spec, step)
+    for step, state in states.items():
         lane = jax.tree.map(lambda x: np.asarray(x)[None], state)
         checkpoints.save(step, lane, records_bytes=0, metric=0.5, best=step == 20)
     checkpoints.close()

@@ -25,8 +25,8 @@ LAYERS = (
     ("group", "match", "members", "sweep", "plan", "writer", "records", "manifest", "checkpoint")
     + ("store", "tensorboard", "runstate", "idle", "planned", "origin"),
     ("lane", "outcome", "branch", "start", "runner", "worker", "progress", "jobs", "pool", "launch")
-    + ("stages", "report", "run", "importance", "redundancy", "heads_text", "slots", "convert")
-    + ("cli", "bench"),
+    + ("stages", "report", "run", "held_out", "gating", "importance", "redundancy", "heads_text")
+    + ("slots", "convert", "shrink", "prune", "prune_text", "cli", "bench"),
 )
 # Modules that may read less: beside themselves and the lowest layer only these.
 ONLY: dict[str, set[str]] = {
@@ -117,6 +117,7 @@ def test_configs_and_experiments_stand_alone() -> None:
 @pytest.mark.smoke
 def test_imports_without_jax() -> None:
     names = ["config", "schema", "load", "sweep", "cost", "store", "report", "launch"]
+    names += ["report.pruning"]
     names += [f"tasks.{name}" for name in task_names()]
     run_without(f"import importlib\nfor n in {names}: importlib.import_module('mha_jax.' + n)")
 
