@@ -16,6 +16,7 @@ again; with lr = 0 the parameters stay as they are and the gates alone are train
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -117,29 +118,21 @@ def sweep(
       tell: takes a line that says how far it is, again and again.
 
     Raises:
-      ValueError: a lambda or a rate is negative, the model has no head that could have a gate, or
-        a training turned into what is no number.
+      ValueError: a negative lambda or rate, a model without heads, or gates that diverge.
     """
     layers = program.static.model.layers
     if not (recipe.n_steps > 0 and min(*lams, recipe.lr, recipe.gate_lr) >= 0):
         raise ValueError("lambdas and learning rates must not be negative, n_steps must be above 0")
-    if not sum(n_gates(layers, recipe.of)):
+    counts = n_gates(layers, recipe.of)
+    if not sum(counts):
         raise ValueError("no layer of the model has attention heads")
-    # The number of steps is traced: every chunk is the same program.
-    chunk = jax.jit(
-        lambda state, hypers, constants, n: jax.lax.fori_loop(
-            0, n, lambda _, state: _step(program, recipe, state, hypers, constants), state
-        )
-    )
     found = []
     for i, lam in enumerate(lams):
-        state = _start(program, params, recipe)
+        log_alphas = [jnp.full(n, OPEN) for n in counts]
+        opt, gate_opt = optim.init(params, program.static.optim), _ADAM.init(log_alphas)
+        state = State(jnp.int32(0), params, opt, log_alphas, gate_opt)
         hypers = Hypers(
-            np.float32(lam),
-            np.float32(recipe.lr),
-            np.float32(recipe.gate_lr),
-            np.float32(recipe.weight_decay),
-            np.uint32(recipe.seed),
+            float(lam), recipe.lr, recipe.gate_lr, recipe.weight_decay, np.uint32(recipe.seed)
         )
         while (step := int(state.step)) < recipe.n_steps:
             n_open = float(gates.penalty(state.log_alphas))
@@ -147,7 +140,8 @@ def sweep(
                 f"gates, lambda {lam:.3g} ({i + 1}/{len(lams)}): step {step}/{recipe.n_steps}, "
                 f"{n_open:.1f} open"
             )
-            state = chunk(state, hypers, constants, np.int32(min(_CHUNK, recipe.n_steps - step)))
+            n = np.int32(min(_CHUNK, recipe.n_steps - step))
+            state = _chunk(program, recipe.of, recipe.n_steps, state, hypers, constants, n)
         found.append(_gated(lam, state, layers, recipe.of, measure))
     return found
 
@@ -166,9 +160,8 @@ def lambdas(
     The price is a millionth at least, so that a model that needs no head has lambdas too.
 
     Args:
-      measure: on data that nothing is reported of.
-      params: of the model.
-      layers: the model's.
+      measure: on data of which nothing is reported.
+      params, layers: of the model.
       of: "n", query heads, or "k", kv heads.
     """
     whole = [np.ones(layer.n_heads, np.float32) for layer in layers]
@@ -178,16 +171,26 @@ def lambdas(
     return tuple(multiple * price for multiple in MULTIPLES)
 
 
-def _start(program: Program, params: Any, recipe: Recipe) -> State:
-    layers = program.static.model.layers
-    log_alphas = [jnp.full(n, OPEN) for n in n_gates(layers, recipe.of)]
-    opt = optim.init(params, program.static.optim)
-    return State(jnp.int32(0), params, opt, log_alphas, _ADAM.init(log_alphas))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _chunk(
+    program: Program,
+    of: str,
+    n_steps: int,
+    state: State,
+    hypers: Hypers,
+    constants: dict[str, jax.Array],
+    n: jax.Array,
+) -> State:
+    """`n` of the `n_steps` updates."""
+    return jax.lax.fori_loop(
+        0, n, lambda _, state: _step(program, of, n_steps, state, hypers, constants), state
+    )
 
 
 def _step(
     program: Program,
-    recipe: Recipe,
+    of: str,
+    n_steps: int,
     state: State,
     hypers: Hypers,
     constants: dict[str, jax.Array],
@@ -202,7 +205,7 @@ def _step(
             gates.sample(log_alpha, jax.random.fold_in(noise, i))
             for i, log_alpha in enumerate(log_alphas)
         ]
-        head_mask, kv_mask = (drawn, None) if recipe.of == "n" else (None, drawn)
+        head_mask, kv_mask = (drawn, None) if of == "n" else (None, drawn)
         outputs, _ = program.model.apply(params, batch.inputs, head_mask=head_mask, kv_mask=kv_mask)
         task = loss.mean_loss(loss.sums(outputs, batch, program.spec))
         return task + hypers.lam * gates.penalty(log_alphas)
@@ -210,7 +213,7 @@ def _step(
     grads, gate_grads = jax.grad(objective, argnums=(0, 1))(state.params, state.log_alphas)
     # A small budget has no room for the warm-up of the run.
     spec = program.static.optim
-    spec = dataclasses.replace(spec, warmup_steps=min(spec.warmup_steps, recipe.n_steps // 5))
+    spec = dataclasses.replace(spec, warmup_steps=min(spec.warmup_steps, n_steps // 5))
     params, opt = optim.update(
         grads,
         state.opt,
@@ -219,10 +222,10 @@ def _step(
         lr=hypers.lr,
         weight_decay=hypers.weight_decay,
         optim=spec,
-        n_steps=recipe.n_steps,
+        n_steps=n_steps,
     )
     direction, gate_opt = _ADAM.update(gate_grads, state.gate_opt)
-    rate = hypers.gate_lr * optim.schedule(state.step, spec, recipe.n_steps)
+    rate = hypers.gate_lr * optim.schedule(state.step, spec, n_steps)
     log_alphas = jax.tree.map(lambda x, u: x - rate * u, state.log_alphas, direction)
     return State(state.step + 1, params, opt, log_alphas, gate_opt)
 

@@ -12,7 +12,7 @@ from mha_jax import config, train
 from mha_jax.analysis.constructed import Construction
 from mha_jax.analysis.constructed_weights import model_spec, params
 from mha_jax.run import LoadedRun
-from tests.saved import program_and_state, with_states
+from tests.saved import compiled, program_and_state, with_states
 from tests.synthetic import static
 
 ROLES = ("prev", "class", "word", "delimiter")  # of head 0, 1, 2, 3
@@ -39,7 +39,7 @@ def solved(
         mixer["wo"] = mixer["wo"].at[rows].set(0)
     readout["w"] = _SHARP * readout["w"]
     small = dataclasses.replace(
-        spec.train, n_steps=100, batch_size=16, n_eval=64, n_test=128, n_probe=32
+        spec.train, n_steps=100, batch_size=16, n_eval=128, n_test=128, n_probe=32
     )
     return dataclasses.replace(spec, model=model_spec(built), train=small), tree
 
@@ -59,4 +59,4 @@ def program_of(
 ) -> tuple[train.Program, Any]:
     """The program and the parameters."""
     spec, tree = solved(n_kv_heads, useless)
-    return train.Program.of(spec), tree
+    return compiled(spec)[0], tree
