@@ -227,7 +227,7 @@ def _told_anew(directory: Path, about: dict[str, Any]) -> bool:
 
 
 def show_table(root: Path) -> None:
-    """TensorBoard's table of the sweep's runs, and the figure beside it."""
+    """TensorBoard's table of the sweep's runs, and the figures beside it."""
     runs, _ = store.read_sweep(root)
     sessions = [
         tensorboard.Session(
@@ -239,6 +239,7 @@ def show_table(root: Path) -> None:
     ]
     metrics = dict.fromkeys(f"test/{stored.spec.metric}" for stored in runs)
     tensorboard.write_hparams(root, sessions, list(metrics))
-    figure = root / "figures" / "frontier.png"
-    if figure.exists():
-        tensorboard.image_file(root / "tb", "frontier", figure)
+    for name in ("frontier", "training"):
+        figure = root / "figures" / f"{name}.png"
+        if figure.exists():
+            tensorboard.image_file(root / "tb", name, figure)
