@@ -135,11 +135,9 @@ def sweep(
             float(lam), recipe.lr, recipe.gate_lr, recipe.weight_decay, np.uint32(recipe.seed)
         )
         while (step := int(state.step)) < recipe.n_steps:
-            n_open = float(gates.penalty(state.log_alphas))
-            tell(
-                f"gates, lambda {lam:.3g} ({i + 1}/{len(lams)}): step {step}/{recipe.n_steps}, "
-                f"{n_open:.1f} open"
-            )
+            n_open, which = float(gates.penalty(state.log_alphas)), f"{i + 1}/{len(lams)}"
+            done = f"step {step}/{recipe.n_steps}, {n_open:.1f} open"
+            tell(f"gates, lambda {lam:.3g} ({which}): {done}")
             n = np.int32(min(_CHUNK, recipe.n_steps - step))
             state = _chunk(program, recipe.of, recipe.n_steps, state, hypers, constants, n)
         found.append(_gated(lam, state, layers, recipe.of, measure))
