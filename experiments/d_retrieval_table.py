@@ -30,8 +30,8 @@ need many to get to where D heads are.
 With other seeds (--config.train.seed=100) the medians are 4.3e-2, 1.5e-2, 3.6e-3, 1.3e-4, 9.4e-5 at
 length 16, 3.1e-2, 1.1e-2, 2.7e-3, 2.3e-4, 2.1e-4 at 8, 2.3e-2, 7.0e-3, 1.8e-3, 4.1e-5, 6.4e-5 at 4;
 2.7e-2, 4.8e-3, 9.4e-5, 1.1e-4 for D = 3; 3.1e-3 and 2.6e-4 with two layers. The falls to D heads
-are factors of 12 to 51; a fifth head brings nothing that is told apart. As before nothing below D heads
-is ranked but two heads at length 8, which twice the steps move by .08 of a decade, and which two
+are factors of 12 to 51; a fifth head brings nothing that is told apart. Nothing below D heads is
+ranked but two heads at length 8, which twice the steps move by .08 of a decade, and which two
 layers of two heads beat by 1.7 decades; and one seed of four heads at length 4 ends at 9e-4.
 """
 
