@@ -173,7 +173,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
     match.to = ""  # "n_heads=8,n_kv_heads=8": the model whose parameter count is matched
 
     # A run may begin with the last parameters of another one with the same seeds, in place of a
-    # draw: the source, which the sweep trains first. See mha_jax/origin.py.
+    # draw: the source, which the sweep trains first, at the rate of this file whatever rates the
+    # sweep tries. start.json of the run says what was made of it. See mha_jax/origin.py.
     config.start = start = ConfigDict(type_safe=False)
     start.source = ""  # how the source's config differs: "n_kv_heads=8,n_steps=3000"; "": none
     start.merge = "mean"  # mean | first | random | similar: how its kv heads become fewer
@@ -214,7 +215,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
     tune.widen = 0  # how often the grid grows by one rate past an edge at which the best one lies
 
     config.converge = converge = ConfigDict(type_safe=False)
-    converge.confirm = False  # train each model again with twice the steps, and compare
+    # Train each model again with twice the steps, and compare; not those with a start.source.
+    converge.confirm = False
     converge.tol = 0.01  # change of the metric that counts as none (nmse: 10 times this, in log10)
 
     config.probe = probe = ConfigDict(type_safe=False)

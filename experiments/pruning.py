@@ -6,10 +6,12 @@
 Eight heads of width 8 are trained; 6, 4 or 2 of them stay, by the rise of the loss without each
 (`zero`) or by lot (`random`), and train on for a tenth of the steps. Beside them models of the same
 shape, with the same budget from the start: paired seeds, and a tie is called a tie. On `taps` with
-8 taps no head is spare, with 4 taps four are; on `relations` four heads suffice for the four
-relations. Each head has its own keys and values, so that the cache shrinks with the heads; with GQA
-a query head frees none (`scripts/prune.py` shows both axes). `initial_mean` in `frontier.csv` is
-the quality before training on, on validation data.
+8 taps no head is spare, with 4 taps four heads would do; on `relations` four suffice for the four
+relations. The rate of the first part of a pruned run is fixed, and only that of the rest is tuned,
+while a model from scratch has its whole budget at a tuned rate. Each head has its own keys and
+values, so that the cache shrinks with the heads; with GQA a query head frees none
+(`scripts/prune.py` shows both axes). `initial_mean` in `frontier.csv` is the quality before
+training on, on validation data.
 
 Seen with :quick (one seed, one rate; 142 s on 2 cores that did other work): with 4 heads
 
@@ -17,6 +19,9 @@ Seen with :quick (one seed, one rate; 142 s on 2 cores that did other work): wit
     taps, 8 taps    .442 -> .552    .378 -> .517   .603            1.000
     taps, 4 taps    .633 -> .899    .408 -> .994   1.000           1.000
     relations       .980 -> .999    .532 -> .814   1.000           .999
+
+What would do is not what has been learned: where eight heads share four taps, the four that cost
+most one by one need not be the four to keep: of two heads that do the same neither costs much.
 
 Seen with :full: not run yet.
 """

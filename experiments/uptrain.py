@@ -9,8 +9,9 @@ share alpha = .05 of the steps; their mean beats the first head, which beats a f
 `mean`, `first`, `random`, `similar` (the mean of groups chosen so that alike heads share) and
 `aligned` (heads turned to each other before the mean), to two kv heads and to one, on a task that
 MHA has solved and on text that nothing has. Beside them the MHA model trained on for as long, and
-models with as few kv heads that had the whole budget from the start. `initial_mean` in
-`frontier.csv` is the quality at alpha = 0, on the validation draw.
+models with as few kv heads that had the whole budget from the start, and all of it at a tuned rate,
+while that of the MHA part is fixed. `initial_mean` in `frontier.csv` is the quality at alpha = 0,
+on the validation draw.
 
 Seen with :full: not run yet.
 """

@@ -155,7 +155,9 @@ class Checkpoints:
         steps = self.steps()
         if not steps:
             return None
-        skipped: list[str] = []
+        there, skipped = ", ".join(map(str, steps)), list[str]()
+        if step not in (None, "best", *steps):
+            raise CheckpointError(f"{self._root}: none is of step {step}; there are {there}")
         for candidate in steps[::-1] if step in (None, "best") else [int(step)]:
             marked = step != "best"
             try:
@@ -169,10 +171,8 @@ class Checkpoints:
                 skipped.append(f"checkpoint {candidate} skipped: {reason}")
                 if step == "best" and marked:
                     break  # an older one must not pass for the best
-        raise CheckpointError(
-            f"{self._root}: {'; '.join(skipped) or 'no checkpoint is marked best'} (there are "
-            f"{', '.join(map(str, steps))}; nothing was changed)"
-        )
+        why = "; ".join(skipped) or "no checkpoint is marked best"
+        raise CheckpointError(f"{self._root}: {why} (there are {there}; nothing was changed)")
 
     def _save(self, packed: np.ndarray, body: dict[str, Any]) -> None:
         final = self._root / str(body["step"])

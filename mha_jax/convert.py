@@ -46,6 +46,10 @@ def plan(
     counts = n_kv_heads * len(layers) if len(n_kv_heads) == 1 else n_kv_heads
     if len(counts) != len(layers):
         raise ValueError(f"--n_kv_heads has {len(counts)} entries, the model {len(layers)} layers")
+    for i, (layer, k) in enumerate(zip(layers, counts, strict=True)):
+        if layer.n_kv_heads % k:
+            where = f"{stored.directory}: layer {i} has {layer.n_kv_heads} kv heads"
+            raise ValueError(f"{where}, and --n_kv_heads={k} must divide that; choose a divisor")
     model = dataclasses.replace(
         source.static.model,
         layers=tuple(
@@ -66,7 +70,7 @@ def plan(
         align=align,
         keep="",
     )
-    wrong = [f"{key}: {what}" for key, what in origin.unfit(model, start)]
+    wrong = [f"{key.replace('start.', '--')} {what}" for key, what in origin.unfit(model, start)]
     if wrong:
         raise ValueError(f"{stored.directory}: {'; '.join(wrong)}")
     static = dataclasses.replace(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from mha_jax import branch, config, outcome, runstate, start, store, tensorboard
 from mha_jax.checkpoint import Checkpoints
@@ -77,7 +78,11 @@ class Lane:
             restored, before = branch.restore(directory, about["branch"], fresh, emit)
         if restored is None and run.static.start:
             begun = start.begin(run, directory)
-            fresh = fresh._replace(params=jax.tree.map(lambda x: x[None], begun))
+            if begun is None:  # its source has diverged, and so has it
+                lost = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), fresh.params)
+                fresh = fresh._replace(params=lost, diverged_at=jnp.zeros(1, jnp.int32))
+            else:
+                fresh = fresh._replace(params=jax.tree.map(lambda x: x[None], begun))
         _record_environment(directory, before if restored else None, environment, emit)
         writer = RunWriter(
             directory,

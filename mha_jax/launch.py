@@ -22,7 +22,7 @@ from typing import Any
 from mha_jax import config, report, runstate, stages, store, tensorboard
 from mha_jax.files import write_json_atomic
 from mha_jax.jobs import cpus, jobs_of
-from mha_jax.planned import PlannedRun
+from mha_jax.planned import PURPOSES, PlannedRun
 from mha_jax.pool import Pool
 from mha_jax.progress import Progress
 from mha_jax.sweep import Sweep
@@ -130,6 +130,8 @@ def _told(more: list[PlannedRun]) -> str:
         "selection": "at one more learning rate",
         "sweep": "at the chosen learning rates, on the seeds that are reported",
         "twin": "with twice the steps",
+        "source": "that these start from",
+        "selection source": "that these start from",
     }
     count = collections.Counter(one.about["purpose"] for one in more)
     return ", ".join(f"{n} more runs {words[purpose]}" for purpose, n in count.items())
@@ -221,7 +223,7 @@ def place(runs: list[PlannedRun], root: Path) -> dict[str, Path]:
 def _told_anew(directory: Path, about: dict[str, Any]) -> bool:
     """Whether what a config.json says about its run is to be replaced."""
     stored = json.loads((directory / "config.json").read_bytes())["about"]
-    if stored["purpose"] == "sweep" != about["purpose"]:
+    if PURPOSES.index(stored["purpose"]) > PURPOSES.index(about["purpose"]):
         return False
     return stored != json.loads(json.dumps(about))
 

@@ -35,12 +35,14 @@ class Started(NamedTuple):
     problems: list[Problem]
 
 
-def started(config: dict[str, Any], run: Run) -> Started:
+def started(config: dict[str, Any], run: Run, base: dict[str, Any]) -> Started:
     """Adds its source to a run.
 
     Args:
       config: nested dict that `schema.resolve` made `run` of.
       run: the run as configured.
+      base: the same before the sweep changed it: its rate and weight decay are those of the source,
+        so that runs at several rates start from one.
     """
     told = config["start"]
     text = told["source"]
@@ -56,6 +58,8 @@ def started(config: dict[str, Any], run: Run) -> Started:
         return Started(run, {}, [Problem("start.source", text, wrong)])
     other = copied(config)
     other["start"]["source"] = ""
+    for key in ("lr", "weight_decay"):
+        other["optim"][key] = base["optim"][key]
     for key, value in changes.items():
         put(other, key, value)
     source, refused = schema.resolve(other)
@@ -171,7 +175,7 @@ def _source(one: PlannedRun, run: Run) -> PlannedRun:
     about = {
         **one.about,
         **known,
-        "purpose": "selection" if one.about["purpose"] == "selection" else "sweep",
+        "purpose": "selection source" if one.about["purpose"] == "selection" else "source",
         "params_ratio": ratio and ratio * known["n_params"] / one.about["n_params"],
         "tune": None,
         "source": {},

@@ -120,6 +120,8 @@ def dry_run_table(sweep: Sweep) -> str:
         lines += [
             f"  and up to {rates} of a model whose best one lies at a rising edge of its grid"
         ]
+    if later["sources"]:
+        lines += [f"  and {_count(later['sources'], 'run')} that these start from"]
     if later["twins"]:
         lines += [f"then up to {_count(later['twins'], 'run')} with twice the steps"]
     lines += [
@@ -142,20 +144,36 @@ def _total_seconds(sweep: Sweep) -> float:
         # A twin begins where the trunk of its run ends.
         share = 1 - static.optim.trunk_steps(static.train.n_steps) / (2 * static.train.n_steps)
         training += twins * share * run_seconds(doubled(static))
+    for static, n in _later_sources(sweep).items():
+        training += n * run_seconds(static)
     return training + COMPILE_S * n_programs
 
 
 def _later(sweep: Sweep) -> dict[str, int]:
     """Runs of the later stages, at most; a wider grid is not among them."""
     counts = [_later_runs(planned) for planned in groups(sweep.runs).values()]
-    return {"reported": sum(n for n, _ in counts), "twins": sum(n for _, n in counts)}
+    return {
+        "reported": sum(n for n, _ in counts),
+        "sources": sum(_later_sources(sweep).values()),
+        "twins": sum(n for _, n in counts),
+    }
+
+
+def _later_sources(sweep: Sweep) -> dict[StaticConfig, int]:
+    """Runs that reported ones will start from, by their config."""
+    found: dict[StaticConfig, int] = {}
+    for planned in groups(sweep.runs).values():
+        start = planned[0].run.static.start
+        if start is not None:
+            found[start.source] = max(found.get(start.source, 0), _later_runs(planned)[0])
+    return found
 
 
 def _later_runs(planned: list[PlannedRun]) -> tuple[int, int]:
     """Reported runs and twins that follow from the planned runs of one model."""
-    about = planned[0].about
+    about, started = planned[0].about, planned[0].run.static.start is not None
     reported = about["tune"]["n_reported"] if about["tune"] else 0
-    if not about["converge"]["confirm"]:
+    if not about["converge"]["confirm"] or started:
         return reported, 0
     if reported:
         return reported, reported

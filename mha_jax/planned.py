@@ -6,7 +6,12 @@ import dataclasses
 from typing import Any
 
 from mha_jax import cost
-from mha_jax.config import ModelSpec, Run, StaticConfig
+from mha_jax.config import ModelSpec, OptimSpec, Run, StaticConfig, TrainSpec
+
+# What a run is for, `about["purpose"]`, from the least to the most: a run that serves two is the
+# latter. A source is there because another run starts from it ("selection source": one that chooses
+# a rate); it is no part of a cell that the sweep asks for itself.
+PURPOSES = ("selection source", "source", "twin", "selection", "sweep")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +59,20 @@ def begins(static: StaticConfig) -> str:
         aligned = "aligned " if spec.align else ""
         told.append(f"{aligned}{spec.merge} of {cost.variant(source.model)}")
     return " and ".join(told) or "continued"
+
+
+def source_fields(static: StaticConfig) -> dict[str, Any]:
+    """What tells apart how runs of one model begin; None where their parameters are drawn."""
+    start = static.start
+    fields: dict[str, Any] = {"start": begins(static), "start.n_steps": static.steps_before}
+    fields["start.lr"] = start and start.lr
+    fields["start.weight_decay"] = start and start.weight_decay
+    for cls, part in ((TrainSpec, "train"), (OptimSpec, "optim")):
+        for field in dataclasses.fields(cls):
+            if field.name != "n_steps":
+                value = getattr(getattr(start.source, part), field.name) if start else None
+                fields[f"start.{field.name}"] = value
+    return fields
 
 
 def per_layer(model: ModelSpec, field: str) -> Any:

@@ -43,15 +43,15 @@ def run_group(directories: list[Path], emit: Emit, environment: dict[str, Any]) 
     for start in range(0, len(runs), group.lanes):
         some = directories[start : start + group.lanes]
         lanes: list[Lane] = []
-        try:
-            for directory, run in zip(some, runs[start : start + group.lanes], strict=True):
-                emit({"event": "start", "run": run.hash})
+        for directory, run in zip(some, runs[start : start + group.lanes], strict=True):
+            emit({"event": "start", "run": run.hash})
+            try:
                 fresh = jax.tree.map(lambda x: x[:1], group.init(group.hypers([run.hypers])))
-                lanes.append(
-                    Lane.open(
-                        directory, fresh, group.spec, {**environment, "lane_mode": mode}, emit
-                    )
-                )
+                told = {**environment, "lane_mode": mode}
+                lanes.append(Lane.open(directory, fresh, group.spec, told, emit))
+            except Exception as error:
+                _record_failures([directory], error, emit)
+        try:
             # A dispatch has one step count: lanes that resume from different steps go one after
             # another.
             for step in sorted({lane.step for lane in lanes}):
@@ -60,7 +60,7 @@ def run_group(directories: list[Path], emit: Emit, environment: dict[str, Any]) 
             for lane in lanes:  # a retry must not find its files in use
                 with contextlib.suppress(Exception):
                     lane.close()
-            _record_failures(some, error, emit)
+            _record_failures([lane.directory for lane in lanes], error, emit)
 
 
 def _record_failures(directories: list[Path], error: Exception, emit: Emit) -> None:

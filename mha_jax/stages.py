@@ -15,7 +15,7 @@ from mha_jax import tune
 from mha_jax.config import Run, doubled
 from mha_jax.labels import labels
 from mha_jax.origin import sources
-from mha_jax.planned import PlannedRun, groups
+from mha_jax.planned import PURPOSES, PlannedRun, groups
 from mha_jax.report import cells
 from mha_jax.store import StoredRun
 
@@ -44,8 +44,8 @@ def followups(planned: Sequence[PlannedRun], stored: Sequence[StoredRun]) -> lis
 
 def _next(members: Sequence[PlannedRun], cell: cells.CellRuns, known: set[str]) -> list[PlannedRun]:
     """The next stage of one cell that has runs which are not known yet."""
-    first = next((one for one in members if one.about["purpose"] != "twin"), None)
-    if first is None:  # planned as a twin here, and trained for itself before
+    first = max(members, key=lambda one: PURPOSES.index(one.about["purpose"]))
+    if first.about["purpose"] == "twin":  # planned as a twin here, and trained for itself before
         return []
     for stage in (_chosen_with, _wider, _reported, _twins):
         new = [one for one in stage(first, cell) if one.run.hash not in known]
@@ -86,8 +86,11 @@ def _reported(first: PlannedRun, cell: cells.CellRuns) -> list[PlannedRun]:
 
 
 def _twins(first: PlannedRun, cell: cells.CellRuns) -> list[PlannedRun]:
-    """The reported runs again with twice the steps; none for a cell that reaches its ceiling."""
-    if not first.about["converge"]["confirm"] or cell.cell.status == "converged":
+    """The reported runs again with twice the steps; none for a cell that reaches its ceiling, nor
+    for one that starts from other runs: twice its own steps are not twice its budget.
+    """
+    told = first.about["converge"]["confirm"]
+    if not told or cell.cell.status == "converged" or first.run.static.start:
         return []
     twins = []
     for seed in cell.cell.seeds:

@@ -6,6 +6,7 @@ was made of what is written to `start.json`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,8 @@ _BATCHES = 8  # of `examine.probe_size` sequences: at most 256
 
 
 def begin(run: Run, directory: Path) -> Any:
-    """The run's parameters at step 0, and `start.json` beside its config.
+    """The run's parameters at step 0, and `start.json` beside its config; None where the source
+    has diverged, so that there are none.
 
     Args:
       run: one with a source.
@@ -38,6 +40,8 @@ def begin(run: Run, directory: Path) -> Any:
     """
     start, source = run.static.start, _source(run, directory)
     assert start is not None
+    if source.summary["status"] == "diverged":
+        return None
     params, model = source.params(), source.run.static.model
     told: dict[str, Any] = {"source": source.directory.name}
     if start.keep:
@@ -46,15 +50,14 @@ def begin(run: Run, directory: Path) -> Any:
         told["kept"] = keep
     if start.merge:
         alike = start.align or start.merge == "similar"
+        pruned = dataclasses.replace(source.run.static, model=model)
         made = conversion.convert(
             params,
             model,
             [layer.n_kv_heads for layer in run.static.model.layers],
             start.merge,
             align=start.align,
-            activations=_head_sums(source.run.static, params, run.hypers.data_seed)
-            if alike
-            else None,
+            activations=_head_sums(pruned, params, run.hypers.data_seed) if alike else None,
             key=rng.stream(run.hypers.seed, "start"),
         )
         params = made.params
@@ -71,6 +74,8 @@ def _source(run: Run, directory: Path) -> LoadedRun:
         raise ValueError(f"the run that it starts from, {wanted.hash}, is not beside it")
     source = load_run(found)
     status = source.summary.get("status", "unfinished")
+    if status == "diverged":
+        return source
     if status != "done":
         raise ValueError(f"the run that it starts from, {found.name}, is {status}")
     try:

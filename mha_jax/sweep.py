@@ -94,7 +94,7 @@ def expand(loaded: LoadedConfig) -> Sweep:
         ratio = None
         if run is not None:
             run, ratio, problems = match(config, run)
-            run, source, more = started(config, run)
+            run, source, more = started(config, run, loaded.config)
             problems += more
             tuning = _tuning(config, run)
             members += _on_grid(_Member(run, overrides, config, ratio, tuning, source))

@@ -111,6 +111,8 @@ def _value(flag: str, text: str) -> Any:
       ValueError: it cannot be that.
     """
     if flag == "--lambdas":
+        if not all(part.strip() for part in text.split(",")):
+            raise ValueError(f"--lambdas={text} must be numbers with commas between: 0.01,0.1")
         return tuple(_read(flag, _PRICE, part.strip()) for part in text.split(","))
     return _read(flag, _VALUES[flag], text)
 

@@ -106,11 +106,11 @@ def test_the_plan(tmp_path):
 @pytest.mark.parametrize(
     ("n_kv_heads", "how", "spec", "says"),
     [
-        ([3], {}, {}, "must divide 4"),
-        ([8], {}, {}, "must be at least the 8 here"),
+        ([3], {}, {}, "--n_kv_heads=3 must divide that; choose a divisor"),
+        ([8], {}, {}, "layer 0 has 4 kv heads, and --n_kv_heads=8 must divide that"),
         ([4], {}, {}, "has MHA already"),
         ([2, 2], {}, {}, "2 entries, the model 1 layers"),
-        ([2], {"merge": "random", "align": True}, {}, "keeps no kv head"),
+        ([2], {"merge": "random", "align": True}, {}, "--align must be False"),
         ([2], {}, {"model": {"share": "qk"}}, "share='qk' makes both of one matrix"),
         ([2], {"align": True}, {"model": {"share": "kv"}}, "neither keys nor values can turn"),
         ([2], {"merge": "similar"}, {"model": {"use_wo": False}}, "needs model.use_wo=True"),

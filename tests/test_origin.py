@@ -16,8 +16,10 @@ from saved import program_and_state
 from synthetic import make_run, static
 
 from mha_jax import config, launch, loss, rng, stages, start, store, train
+from mha_jax import plan as plan_of
 from mha_jax.analysis import conversion
 from mha_jax.load import load
+from mha_jax.report import cells, tables
 from mha_jax.run import load_run
 from mha_jax.runner import run_group
 from mha_jax.sweep import expand
@@ -155,7 +157,7 @@ def test_tuned_runs_have_sources_in_every_stage(tmp_path):
     sources = [one for one in sweep.runs if not one.run.source]
     assert len(chosen) == 6 and len(sources) == 2  # two seeds choose; a source has one rate
     assert {one.run.hypers.lr for one in sources} == {3e-3}
-    assert {one.about["purpose"] for one in sources} == {"selection"}
+    assert {one.about["purpose"] for one in sources} == {"selection source"}
     root = tmp_path / "out" / "started"
     for one in sweep.runs:
         make_run(
@@ -166,6 +168,73 @@ def test_tuned_runs_have_sources_in_every_stage(tmp_path):
     reported = [one for one in more if one.run.source]
     assert {one.run.hypers.lr for one in reported} == {2e-3} and len(reported) == 3
     assert [one.run.source for one in reported] == [one.run for one in more if not one.run.source]
+    # The dry run counts them too.
+    assert plan_of._later(sweep) == {"reported": 3, "sources": 3, "twins": 0}
+
+
+def test_a_source_is_no_rate_of_a_cell_that_has_a_grid(tmp_path):
+    body = '    config.tune.lrs = "1e-3,2e-3"\n    config.tune.n_selection = 1'
+    source = MERGED.replace("n_steps=20", "n_steps=10,lr=5e-3")
+    sweep = plan(tmp_path, source, "", body=body)
+    assert not sweep.problems
+    root = tmp_path / "out" / "started"
+    for one in sweep.runs:
+        hypers = one.run.hypers
+        make_run(root, one.run.static, 0.9, seed=hypers.seed, lr=hypers.lr, about=one.about)
+    gathered = {c.variant: c for c in cells.gather(store.read_sweep(root)[0])}
+    assert gathered["MHA"].cell.choice.grid == (1e-3, 2e-3)
+    assert {run.about["purpose"] for run in gathered["MHA"].runs} == {"selection"}
+    more = stages.followups(sweep.runs, store.read_sweep(root)[0])
+    assert {one.about["purpose"] for one in more} == {"sweep", "source"}
+
+
+def test_runs_at_several_rates_start_from_one_source(tmp_path):
+    rates = [f'{MERGED}, "optim.lr": {lr}' for lr in (1e-3, 2e-3)]
+    sweep = plan(tmp_path, *rates)
+    assert len(sweep.runs) == 3 and len({one.run.group_hash for one in sweep.runs}) == 2
+    assert sweep.runs[0].run.source == sweep.runs[1].run.source == sweep.runs[2].run
+    assert sweep.runs[2].run.hypers.lr == 3e-3
+    own = plan(tmp_path, rates[0].replace("n_steps=20", "n_steps=20,lr=5e-3"))
+    assert own.runs[0].run.source.hypers.lr == 5e-3
+
+
+def test_cells_that_differ_in_their_source_alone_have_names_of_their_own(tmp_path):
+    other = MERGED.replace("n_steps=20", "n_steps=20,lr=5e-3")
+    sweep = plan(tmp_path, MERGED, other)
+    for one in sweep.runs:
+        lr = one.run.hypers.lr
+        make_run(tmp_path / "out", one.run.static, 0.9, lr=lr, about=one.about)
+    labels = [c.label for c in cells.gather(store.read_sweep(tmp_path / "out")[0])]
+    assert len(set(labels)) == 3 and sum("start.lr" in label for label in labels) == 2
+
+
+def test_a_run_whose_source_diverged_has_diverged(tmp_path):
+    sweep = plan(tmp_path, FROM.format("n_steps=20"))
+    root = tmp_path / "out" / "started"
+    started, source = sweep.runs
+    make_run(root, source.run.static, status="diverged", about=source.about)
+    directory = launch.place(sweep.runs, root)[started.run.hash]
+    run_group([directory], lambda event: None, ENVIRONMENT)
+    told = json.loads((directory / "summary.json").read_text())
+    assert told["status"] == "diverged" and told["diverged_at"] == 0 and told["error"] is None
+
+
+def test_a_run_that_serves_two_is_what_matters_more(tmp_path):
+    root = tmp_path / "out"
+    (one,) = plan(tmp_path, "").runs
+    for purposes, kept in (
+        (("source", "sweep"), "sweep"),
+        (("sweep", "source"), "sweep"),
+        (("selection", "selection source"), "selection"),
+        (("twin", "source"), "twin"),
+    ):
+        shutil.rmtree(root, ignore_errors=True)
+        root.mkdir()
+        for purpose in purposes:
+            told = dataclasses.replace(one, about={**one.about, "purpose": purpose})
+            (directory,) = launch.place([told], root).values()
+        stored = json.loads((directory / "config.json").read_text())
+        assert stored["about"]["purpose"] == kept
 
 
 @pytest.fixture(scope="module")
@@ -358,8 +427,6 @@ def test_whole_groups_are_judged_as_one():
 
 
 def test_tables_tell_where_a_run_began(trained):
-    from mha_jax.report import cells, tables
-
     sweep, directories = trained
     root = next(iter(directories.values())).parent
     gathered = cells.gather(store.read_sweep(root)[0])
@@ -371,3 +438,19 @@ def test_tables_tell_where_a_run_began(trained):
     assert rows["mean of MHA"]["cell_label"] == "4 heads, GQA-2, mean of MHA, 20 + 10 steps"
     assert rows[""]["initial_mean"] is not None
     assert rows["continued"]["initial_mean"] == pytest.approx(rows[""]["validation_mean"])
+    assert rows["continued"]["start_lr"] == 3e-3 and rows[""]["start_lr"] is None
+
+
+def test_one_layer_may_be_pruned_and_another_merged(trained, tmp_path):
+    del trained
+    spec = '"model.n_layers": 2, "model.n_heads": "4,2", "model.n_kv_heads": "2,2", '
+    spec += '"start.source": "n_heads=4,n_kv_heads=4,n_steps=20", "start.merge": "similar"'
+    started, source = plan(tmp_path, spec, body="    config.model.residual = True").runs
+    root = tmp_path / "out" / "started"
+    root.mkdir(parents=True)
+    directories = launch.place([started, source], root)
+    run_group([directories[source.run.hash]], lambda event: None, ENVIRONMENT)
+    params = start.begin(started.run, directories[started.run.hash])
+    _, fresh = program_and_state(started.run.static, 0)
+    shapes = jax.tree.map(jnp.shape, (params, fresh.params))
+    assert shapes[0] == shapes[1]

@@ -469,7 +469,7 @@ def test_the_dry_run_tells_the_later_stages(
     tmp_path: Path, body: str, loops: str, reported: int, twins: int
 ) -> None:
     sweep = swept(tmp_path, loops, body)
-    assert plan.dry_run_json(sweep)["later"] == {"reported": reported, "twins": twins}
+    assert plan.dry_run_json(sweep)["later"] == {"reported": reported, "sources": 0, "twins": twins}
     lines = plan.dry_run_table(sweep).splitlines()
     assert (f"then {reported} runs at the learning rates that these choose" in lines) == bool(
         reported

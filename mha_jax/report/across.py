@@ -145,16 +145,15 @@ def _fields(c: CellRuns) -> Fields:
         "match.policy": c.runs[0].about["match"],
         **{f"train.{name}": value for name, value in config.to_json(static.train).items()},
         **{f"optim.{name}": value for name, value in config.to_json(static.optim).items()},
-        "start": planned.begins(static),
-        "start.n_steps": static.steps_before,
+        **planned.source_fields(static),
+        "n_sequences": static.n_sequences,
     }
 
 
 def _must_agree(name: str) -> bool:
     """Whether cells that differ in a field are no like with like."""
-    return name.startswith("task.") or name in (
-        *("train.n_steps", "train.batch_size", "start.n_steps"),
-    )
+    budget = ("train.n_steps", "train.batch_size", "n_sequences")
+    return name.startswith("task.") or name in budget
 
 
 def _told(differs: Sequence[dict[str, tuple[Any, Any]]]) -> list[str]:

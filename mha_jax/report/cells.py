@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mha_jax import config
-from mha_jax.planned import begins, per_layer
+from mha_jax.planned import begins, per_layer, source_fields
 from mha_jax.report import stats
 from mha_jax.report.result import Result
 from mha_jax.store import StoredRun
@@ -52,7 +52,7 @@ def gather(runs: Sequence[StoredRun]) -> list[CellRuns]:
     groups: dict[str, list[StoredRun]] = {}
     for run in sorted(runs, key=order):
         groups.setdefault(run.run.group_hash, []).append(run)
-    listed = {key: members for key, members in groups.items() if not _only_twins(members)}
+    listed = {key: _own(runs) for key, runs in groups.items() if not _only_twins(runs)}
     labels = _labels([members[0] for members in listed.values()])
     out = []
     for group_hash, members in listed.items():
@@ -64,6 +64,17 @@ def gather(runs: Sequence[StoredRun]) -> list[CellRuns]:
         )
         out.append(CellRuns(tuple(members), spec, cell, labels[group_hash]))
     return out
+
+
+def _own(members: Sequence[StoredRun]) -> list[StoredRun]:
+    """The runs that a cell sums up: those that the sweep asked for, else those that others start
+    from, which were trained at one rate that nothing has chosen.
+    """
+    for left_out in (("source", "selection source"), ("selection source",), ()):
+        own = [run for run in members if run.about["purpose"] not in left_out]
+        if own:
+            return own
+    return []
 
 
 def _only_twins(members: Sequence[StoredRun]) -> bool:
@@ -163,6 +174,7 @@ def _told_apart_by(static: config.StaticConfig) -> dict[str, Any]:
         **model_fields(static.model),
         **config.to_json(static.train),
         **config.to_json(static.optim),
+        **source_fields(static),
     }
 
 

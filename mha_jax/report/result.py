@@ -18,7 +18,7 @@ class Result:
     data_seed: int
     lr: float
     weight_decay: float
-    purpose: str  # sweep | selection | twin: see planned.PlannedRun
+    purpose: str  # one of planned.PURPOSES
     status: str  # of store.STATUSES
     validation: float  # NaN where there is none
     test: float  # NaN where there is none

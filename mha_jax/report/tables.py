@@ -32,7 +32,7 @@ FRONTIER_COLUMNS = (
     *("solved_at", "weight_decay", "validation_mean", "flops_per_token", "n_runs", "n_done"),
     *("n_diverged", "n_failed", "n_unfinished", "task_seed", "task_params", "n_selection"),
     *("state_bytes", "edge_gain", "twin_validation_mean", "twin_change", "twin_allowed"),
-    *("start", "steps_before", "initial_mean"),
+    *("start", "steps_before", "start_lr", "start_weight_decay", "initial_mean"),
     *head_columns.COLUMNS,
 )
 HEAD_COLUMNS = (
@@ -207,7 +207,13 @@ def _costs(run: StoredRun) -> Row:
 
 
 def _start(static: config.StaticConfig) -> Row:
-    return {"start": planned.begins(static), "steps_before": static.steps_before}
+    start = static.start
+    return {
+        "start": planned.begins(static),
+        "steps_before": static.steps_before,
+        "start_lr": start and start.lr,
+        "start_weight_decay": start and start.weight_decay,
+    }
 
 
 def _baselines(run: StoredRun) -> Row:
