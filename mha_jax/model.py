@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from mha_jax.attention.stops import Replacement
@@ -25,6 +26,7 @@ class Model:
 
     def __init__(self, model: ModelSpec, spec: TaskSpec):
         self._make = functools.partial(Transformer, model, spec)
+        self._cache_dtype = jnp.dtype(model.cache_dtype)
         self._graph = nnx.graphdef(nnx.eval_shape(lambda: self._make(key=jax.random.key(0))))
 
     def init(self, key: jax.Array) -> Params:
@@ -46,10 +48,34 @@ class Model:
         replace: Sequence[Mapping[str, Replacement]] | None = None,
     ) -> tuple[jax.Array, list[Any]]:
         """Outputs, float32 [b, t, o, v], and the probe's results: see `Transformer.__call__`."""
-        transformer = nnx.merge(self._graph, nnx.restore_int_paths(params))
-        return transformer(
+        return self._merged(params)(
             inputs, probe=probe, head_mask=head_mask, kv_mask=kv_mask, replace=replace
         )
+
+    def init_cache(self, params: Params, b: int, capacity: int) -> list[Any]:
+        """What each layer keeps of b sequences of up to `capacity` tokens, without any yet.
+
+        Raises:
+          ValueError: the model cannot go token by token; the text says why.
+        """
+        return self._merged(params).init_cache(b, capacity, self._cache_dtype)
+
+    def extend(
+        self,
+        params: Params,
+        inputs: jax.Array,
+        kept: list[Any],
+        length_b: jax.Array,
+        n_valid_b: jax.Array,
+        capacity: int,
+    ) -> tuple[jax.Array, list[Any]]:
+        """Outputs of the next inputs, float32 [b, c, o, v], and what is kept after them: see
+        `Transformer.extend`.
+        """
+        return self._merged(params).extend(inputs, kept, length_b, n_valid_b, capacity)
+
+    def _merged(self, params: Params) -> Transformer:
+        return nnx.merge(self._graph, nnx.restore_int_paths(params))
 
 
 def build(model: ModelSpec, spec: TaskSpec) -> Model:

@@ -16,54 +16,15 @@ from flax import nnx
 
 from mha_jax import mixers
 from mha_jax.attention import core
+from mha_jax.attention.cache import Step
 from mha_jax.attention.init import fold, normal
 from mha_jax.attention.stops import Context, Replacement
-from mha_jax.blocks import MLP, Linear, Norm
+from mha_jax.blocks import MLP, Norm
 from mha_jax.config import LayerSpec, ModelSpec
+from mha_jax.ends import Encoder, Readout
 from mha_jax.tasks import TaskSpec
 
 Probe = Callable[[dict[str, jax.Array]], Any]
-
-
-class Encoder(nnx.Module):
-    """Inputs to rows [b*t, d].
-
-    Tokens, and fields, which are summed, read a row of a table [size, d] each; vectors have one
-    matrix [size, d]. With encoder = mlp these are [size, d_encoder] with a bias, then ReLU and a
-    map [d_encoder, d] with a bias.
-
-    Rows of tables, positions and query token start with length 1, and so do encoded vectors of
-    unit variance: entries of unit variance would saturate the first softmax, and four heads then
-    left `relations` unsolved after 3,000 steps on some seeds.
-    """
-
-    def __init__(self, model: ModelSpec, spec: TaskSpec, *, key: jax.Array):
-        self.kind, mlp = spec.inputs, spec.encoder == "mlp"
-        self.dtype = jnp.dtype(model.compute_dtype)
-        width = spec.d_encoder if mlp else model.d_model
-        fan_in = spec.input_sizes[0] if self.kind == "vectors" else 1  # a table reads one row
-        fan_in *= 1 if mlp else model.d_model
-        self.embed = nnx.List(
-            nnx.Param(normal(key, f"embed/{i}", (size, width), fan_in))
-            for i, size in enumerate(spec.input_sizes)
-        )
-        biased = mlp or (model.bias and self.kind == "vectors")
-        self.bias = nnx.Param(jnp.zeros(width)) if biased else None
-        like: dict[str, Any] = {"bias": True, "dtype": self.dtype, "key": fold(key, "out")}
-        self.out = Linear(width, model.d_model, **like) if mlp else None
-
-    def __call__(self, inputs: jax.Array) -> jax.Array:
-        first = self.embed[0][...]
-        if self.kind == "vectors":
-            rows = inputs.reshape(-1, first.shape[0]).astype(self.dtype)
-            x = (rows @ first.astype(self.dtype)).astype(jnp.float32)
-        else:
-            ids = inputs.reshape(-1, len(self.embed))
-            x = first[ids[:, 0]]
-            for i, table in enumerate(self.embed[1:], 1):
-                x = x + table[...][ids[:, i]]
-        x = x if self.bias is None else x + self.bias[...][None]
-        return x if self.out is None else self.out(jax.nn.relu(x)).astype(jnp.float32)
 
 
 class Layer(nnx.Module):
@@ -89,35 +50,21 @@ class Layer(nnx.Module):
         x = resid_btd.reshape(b * t, -1)
         y, stops = self.mixer.mix(self.norm_mixer(x), b=b, t=t, context=context)
         stats = None if probe is None else probe({"resid_btd": resid_btd, **stops})
-        x = self._add(x, y)
-        if self.norm_mlp is not None and self.mlp is not None:
-            x = self._add(x, self.mlp(self.norm_mlp(x)))
-        return x, stats
+        return self._after(self._add(x, y)), stats
+
+    def extend(self, x: jax.Array, kept: Any, step: Step) -> tuple[jax.Array, Any]:
+        """The next rows [b*c, d] with what the mixer keeps of those before."""
+        y, kept = self.mixer.extend(self.norm_mixer(x), kept, step=step)
+        return self._after(self._add(x, y)), kept
+
+    def _after(self, x: jax.Array) -> jax.Array:
+        if self.norm_mlp is None or self.mlp is None:
+            return x
+        return self._add(x, self.mlp(self.norm_mlp(x)))
 
     def _add(self, x: jax.Array, y: jax.Array) -> jax.Array:
         y = y.astype(jnp.float32)
         return x + y if self.residual else y
-
-
-class Readout(nnx.Module):
-    """Rows to the read-out heads, float32 [rows, o*v]: linear, or one hidden GELU layer. A task
-    whose read-out is "none" has no such module: its answer is the rows themselves.
-    """
-
-    def __init__(self, d_in: int, model: ModelSpec, spec: TaskSpec, *, key: jax.Array):
-        mlp = spec.readout == "mlp"
-        like: dict[str, Any] = {
-            "bias": mlp or model.bias,
-            "dtype": jnp.dtype(model.compute_dtype),
-        }
-        self.hidden = Linear(d_in, spec.d_readout, key=fold(key, "hidden"), **like) if mlp else None
-        d_hidden, d_out = spec.d_readout if mlp else d_in, len(spec.outputs) * spec.output_size
-        self.out = Linear(d_hidden, d_out, key=fold(key, "out"), **like)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        if self.hidden is not None:
-            x = jax.nn.gelu(self.hidden(x).astype(jnp.float32))
-        return self.out(x).astype(jnp.float32)
 
 
 class Transformer(nnx.Module):
@@ -217,3 +164,55 @@ class Transformer(nnx.Module):
         x = x if self.readout is None else self.readout(x)
         outputs = x.reshape(b, t, self.n_outputs, self.output_size)
         return outputs, stats if probe is not None else []
+
+    def init_cache(self, b: int, capacity: int, dtype: Any) -> list[Any]:
+        """What each layer keeps of b sequences of up to `capacity` tokens, without any yet.
+
+        Raises:
+          ValueError: the model cannot go token by token; the text says why.
+        """
+        if self.mask.kind != "causal":
+            raise ValueError(f"only a causal task decodes, not mask={self.mask.kind!r}")
+        if self.query is not None:
+            raise ValueError("a task with a query token does not decode: it stands at the end")
+        if self.positions is not None and capacity > self.positions.shape[0]:
+            raise ValueError(
+                f"capacity={capacity}, but only {self.positions.shape[0]} positions are learned"
+            )
+        for i, layer in enumerate(self.layers):
+            if not hasattr(layer.mixer, "extend"):
+                raise ValueError(f"layer {i}: its mixer has no decode path (no method extend)")
+        return [layer.mixer.init_cache(b, capacity, dtype) for layer in self.layers]
+
+    def extend(
+        self,
+        inputs: jax.Array,
+        kept: list[Any],
+        length_b: jax.Array,
+        n_valid_b: jax.Array,
+        capacity: int,
+    ) -> tuple[jax.Array, list[Any]]:
+        """Outputs of the next c inputs of each sequence, float32 [b, c, o, v], and what is kept.
+
+        Args:
+          inputs: [b, c, ...]; those of a sequence after its first `n_valid_b` do not count, and
+            their outputs mean nothing.
+          kept: of each layer, as `init_cache` or this returns it.
+          length_b: inputs of each sequence so far.
+          n_valid_b: how many count; with length_b at most `capacity`.
+          capacity: as in `init_cache`.
+        """
+        b, c = inputs.shape[:2]
+        position_bc = length_b[:, None] + jnp.arange(c)[None]
+        x, qk_rows = self.encoder(inputs), None
+        if self.positions is not None:
+            rows = self.positions[...][position_bc].reshape(b * c, -1)
+            x, qk_rows = x + rows, rows if self.qk_from == "positions" else None
+        step = Step(length_b, n_valid_b, position_bc, capacity, qk_rows)
+        after = []
+        for layer, of_layer in zip(self.layers, kept, strict=True):
+            x, of_layer = layer.extend(x, of_layer, step)
+            after.append(of_layer)
+        x = self.norm(x)
+        x = x if self.readout is None else self.readout(x)
+        return x.reshape(b, c, self.n_outputs, self.output_size), after

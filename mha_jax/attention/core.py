@@ -234,17 +234,3 @@ def _take(x_bksh: jax.Array, read: np.ndarray) -> jax.Array:
     runs = np.split(read, np.flatnonzero(np.diff(read) != 1) + 1)
     parts = [x_bksh[:, :, run[0] : run[-1] + 1] for run in runs]
     return jnp.concatenate(parts, axis=2) if len(parts) > 1 else parts[0]
-
-
-def head_out(heads_btnh: jax.Array, wo: jax.Array | None) -> jax.Array:
-    """What each head adds to the output, [b, t, n, width]: its slice of wo [n*h, d] applied to it.
-
-    Without wo (None) its own columns, and zeros elsewhere; width is d or n*h.
-    """
-    b, t, n, h = heads_btnh.shape
-    if wo is None:
-        own_nn = jnp.eye(n, dtype=heads_btnh.dtype)
-        placed_btnnh = heads_btnh[:, :, :, None] * own_nn[None, None, :, :, None]
-        return placed_btnnh.reshape(b, t, n, n * h)
-    wo_nhd = wo.reshape(n, h, wo.shape[1]).astype(heads_btnh.dtype)
-    return jnp.einsum("btnh,nhd->btnd", heads_btnh, wo_nhd)

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from mha_jax.attention import core
+from mha_jax.attention import cache, core, per_head
+from mha_jax.attention.arguments import check_choice, check_heads, check_rope, check_share
 from mha_jax.attention.init import normal
 from mha_jax.attention.positions import rope as rotate
 from mha_jax.attention.stops import Context
@@ -84,16 +85,12 @@ class Attention(nnx.Module):
         rngs: nnx.Rngs,
     ):
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
-        _check(d_model, n_heads, n_kv_heads, d_head)
-        _check_choice("share", share, tuple(SHARES))
-        _check_choice("kv_init", kv_init, ("mean", "fresh"))
-        _check_choice("kernel", kernel, ("auto", "fast", "reference"))
-        if "k" not in SHARES[share] and n_kv_heads != n_heads:
-            raise ValueError(f"share={share!r} needs n_kv_heads={n_kv_heads} = n_heads={n_heads}")
+        check_heads(d_model, n_heads, n_kv_heads, d_head)
+        check_share(share, tuple(SHARES), n_heads, n_kv_heads)
+        check_choice("kv_init", kv_init, ("mean", "fresh"))
+        check_choice("kernel", kernel, ("auto", "fast", "reference"))
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
-        self.d_head = d_model // n_heads if d_head is None else d_head
-        if rope and self.d_head % 2:
-            raise ValueError(f"rope needs an even d_head, not {self.d_head}")
+        self.d_head = check_rope(d_model // n_heads if d_head is None else d_head, rope)
         self.mask = core.Mask(mask, n_context, window, n_sinks).check()
         self.scale = self.d_head**-0.5 if scale else 1.0
         self.share, self.rope, self.kernel, self.dtype = share, rope, kernel, dtype
@@ -143,15 +140,7 @@ class Attention(nnx.Module):
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """The same on rows [b*t, d], with stops: the mixer of `mha_jax.attention`."""
         n, k, h = self.n_heads, self.n_kv_heads, self.d_head
-        if context.qk_rows is None:
-            made = self._project(x, "qkvg")
-        else:
-            made = self._project(x, "vg") | self._project(context.qk_rows, "qk")
-        q, key, v = (made[letter] for letter in SHARES[self.share])
-        q_btkgh, k_bskh = q.reshape(b, t, k, n // k, h), key.reshape(b, t, k, h)
-        v_bskh = v.reshape(b, t, k, h)
-        if self.q_norm is not None and self.k_norm is not None:
-            q_btkgh, k_bskh = _rms(q_btkgh, self.q_norm[...]), _rms(k_bskh, self.k_norm[...])
+        q_btkgh, k_bskh, v_bskh, gate = self._heads(x, b, t, context.qk_rows)
         if self.rope:
             q_btkgh, k_bskh = rotate(q_btkgh), rotate(k_bskh)
         if context.kv_mask is not None:
@@ -171,18 +160,59 @@ class Attention(nnx.Module):
         heads_btnh = stops["z_btkgh"].reshape(b, t, n, h)
         if context.head_mask is not None:
             heads_btnh = heads_btnh * context.head_mask.astype(self.dtype).reshape(-1, 1, n, 1)
-        heads = heads_btnh.reshape(b * t, n * h)
-        if self.wg is not None:
-            heads = heads * jax.nn.sigmoid(made["g"].astype(jnp.float32)).astype(self.dtype)
+        heads = per_head.gated(heads_btnh.reshape(b * t, n * h), gate)
         wo = None if self.wo is None else self.wo[...].astype(self.dtype)
         y = heads if wo is None else heads @ wo
         if context.wants_stops or "head_out_btnd" in context.replace:
-            out_btnd = core.head_out(heads.reshape(b, t, n, h), wo)
+            out_btnd = per_head.head_out(heads.reshape(b, t, n, h), wo)
             stops["head_out_btnd"] = context.put("head_out_btnd", out_btnd)
             if "head_out_btnd" in context.replace:
                 y = stops["head_out_btnd"].sum(axis=2).reshape(b * t, self.width)
         y = y if self.bo is None else y + self.bo[...].astype(self.dtype)[None]
         return y, stops if context.wants_stops else {}
+
+    def init_cache(self, b: int, capacity: int, dtype: Any) -> cache.Cache:
+        """The cache of b sequences of up to `capacity` tokens, without any yet.
+
+        Raises:
+          ValueError: a mask that is not causal.
+        """
+        layout = cache.Layout.of(self.mask, capacity)
+        return cache.empty(b, self.n_kv_heads, self.d_head, layout, dtype)
+
+    def extend(
+        self, x: jax.Array, kept: cache.Cache, *, step: cache.Step
+    ) -> tuple[jax.Array, cache.Cache]:
+        """`mix` of the next tokens, rows [b*c, d], with what is kept of those before."""
+        b, c = step.position_bc.shape
+        q_bckgh, k_bckh, v_bckh, gate = self._heads(x, b, c, step.qk_rows)
+        if self.rope:
+            q_bckgh, k_bckh = (
+                rotate(x, at=step.position_bc, n_positions=step.capacity) for x in (q_bckgh, k_bckh)
+            )
+        new = {"k_bckh": k_bckh, "v_bckh": v_bckh}
+        z_bckgh, kept = cache.extend(kept, q_bckgh, new, step, self.mask, self.scale)
+        heads = per_head.gated(z_bckgh.astype(self.dtype).reshape(b * c, -1), gate)
+        y = heads if self.wo is None else heads @ self.wo[...].astype(self.dtype)
+        return y if self.bo is None else y + self.bo[...].astype(self.dtype)[None], kept
+
+    def _heads(
+        self, x: jax.Array, b: int, t: int, qk_rows: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
+        """q_btkgh, k_bskh and v_bskh, not rotated yet, and the rows of the gate."""
+        n, k, h = self.n_heads, self.n_kv_heads, self.d_head
+        if qk_rows is None:
+            made = self._project(x, "qkvg")
+        else:
+            made = self._project(x, "vg") | self._project(qk_rows, "qk")
+        q, key, v = (made[letter] for letter in SHARES[self.share])
+        q_btkgh, k_bskh = q.reshape(b, t, k, n // k, h), key.reshape(b, t, k, h)
+        if self.q_norm is not None and self.k_norm is not None:
+            q_btkgh, k_bskh = (
+                per_head.rms(q_btkgh, self.q_norm[...]),
+                per_head.rms(k_bskh, self.k_norm[...]),
+            )
+        return q_btkgh, k_bskh, v.reshape(b, t, k, h), made.get("g")
 
     def _project(self, x: jax.Array, which: str) -> dict[str, jax.Array]:
         """Rows of queries, keys, values and gate, by letter, from one product."""
@@ -194,33 +224,6 @@ class Attention(nnx.Module):
             y = y + biases.astype(self.dtype)[None]
         ends = list(itertools.accumulate(w.shape[1] for w in matrices[:-1]))
         return dict(zip(letters, jnp.split(y, ends, axis=1), strict=True))
-
-
-def _rms(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """Divide the last axis by its root mean square, in float32 (Zhang and Sennrich 2019)."""
-    x32 = x.astype(jnp.float32)
-    x32 = x32 * jax.lax.rsqrt(jnp.mean(jnp.square(x32), axis=-1, keepdims=True) + 1e-6)
-    return (x32 * scale.reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype)
-
-
-def _check(d_model: int, n_heads: int, n_kv_heads: int, d_head: int | None) -> None:
-    for name, value in (
-        ("d_model", d_model),
-        ("n_heads", n_heads),
-        ("n_kv_heads", n_kv_heads),
-        ("d_head", 1 if d_head is None else d_head),
-    ):
-        if value < 1:
-            raise ValueError(f"{name}={value} must be at least 1")
-    if n_heads % n_kv_heads:
-        raise ValueError(f"n_kv_heads={n_kv_heads} must divide n_heads={n_heads}")
-    if d_head is None and d_model % n_heads:
-        raise ValueError(f"n_heads={n_heads} must divide d_model={d_model}, or give d_head")
-
-
-def _check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"{name}={value!r} is not one of {', '.join(known)}")
 
 
 def Mixer(layer: LayerSpec, model: ModelSpec, *, key: jax.Array) -> Attention:

@@ -1,0 +1,55 @@
+"""The next token from its logits: greedy, temperature, top-k and top-p (nucleus) sampling."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from mha_jax.attention.core import LOWEST
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """How a token is drawn. Filters apply in this order: temperature, top-k, top-p.
+
+    Raises:
+      ValueError: a number out of its range.
+    """
+
+    temperature: float = 0.0  # of the softmax; 0: the likeliest token, whatever else is set
+    top_k: int = 0  # only the likeliest k tokens; 0: all
+    top_p: float = 1.0  # only the fewest tokens with this probability (Holtzman et al. 2020)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature={self.temperature} must be 0 or more; 0 is greedy")
+        if self.top_k < 0:
+            raise ValueError(f"top_k={self.top_k} must be 0, all tokens, or more")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p} must be above 0 and at most 1")
+
+    def filtered(self, logits_bv: jax.Array) -> jax.Array:
+        """Logits at this temperature, float32 [b, v], of the tokens that may be drawn; those of the
+        others are the lowest there is. Not for temperature 0.
+        """
+        logits_bv = logits_bv.astype(jnp.float32) / self.temperature
+        v = logits_bv.shape[-1]
+        if 0 < self.top_k < v:
+            least_b1 = jax.lax.top_k(logits_bv, self.top_k)[0][:, -1:]
+            logits_bv = jnp.where(logits_bv < least_b1, LOWEST, logits_bv)
+        if self.top_p < 1:
+            ordered_bv = jnp.sort(logits_bv, descending=True)
+            share_bv = jax.nn.softmax(ordered_bv)
+            # A token stays if those before it have not reached top_p: the likeliest always does.
+            stays_bv = jnp.cumsum(share_bv, axis=-1) - share_bv < self.top_p
+            least_b1 = jnp.min(jnp.where(stays_bv, ordered_bv, jnp.inf), axis=-1, keepdims=True)
+            logits_bv = jnp.where(logits_bv < least_b1, LOWEST, logits_bv)
+        return logits_bv
+
+    def draw(self, logits_bv: jax.Array, key: jax.Array) -> jax.Array:
+        """A token of each sequence, int32 [b]. Of equal logits the first is the likeliest."""
+        if self.temperature == 0:
+            return jnp.argmax(logits_bv, axis=-1).astype(jnp.int32)
+        return jax.random.categorical(key, self.filtered(logits_bv)).astype(jnp.int32)
