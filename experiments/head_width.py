@@ -19,6 +19,9 @@ mean of 5 other seeds; every cell converged, R^2):
 
 Heads of width 16 all solve it. Width 16 is better than 8 by .45 and 8 better than 4 by .16; sharing
 keys costs .16 and .10. ("One pattern at best": the baseline `softmax`, all heads alike.)
+
+With other seeds (--config.train.seed=100) every verdict is the same: .982, .983, .982, .534, .379,
+.980, .982, .983, and .376 and .274 with shared keys.
 """
 
 from ml_collections import ConfigDict
