@@ -78,7 +78,7 @@ class Gated(NamedTuple):
 
 
 class State(NamedTuple):
-    """What is carried from step to step."""
+    """Carried from step to step."""
 
     step: jax.Array
     params: Any
@@ -180,18 +180,17 @@ def _chunk(
     n: jax.Array,
 ) -> State:
     """`n` of the `n_steps` updates."""
-    return jax.lax.fori_loop(
-        0, n, lambda _, state: _step(program, of, n_steps, state, hypers, constants), state
-    )
+    step = functools.partial(_step, program, of, n_steps, hypers, constants)
+    return jax.lax.fori_loop(0, n, lambda _, state: step(state), state)
 
 
 def _step(
     program: Program,
     of: str,
     n_steps: int,
-    state: State,
     hypers: Hypers,
     constants: dict[str, jax.Array],
+    state: State,
 ) -> State:
     """One update of parameters and gates on a fresh batch, under one draw of the gates."""
     key = rng.stream(hypers.seed, "gates/batch", state.step)

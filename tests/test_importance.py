@@ -16,6 +16,7 @@ from mha_jax import examine, heads_text, importance, loss, redundancy
 from mha_jax.analysis import sharing
 from mha_jax.run import LoadedRun
 from tests.saved import saved
+from tests.solved import solved_run
 from tests.synthetic import make_run, static
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -212,3 +213,26 @@ def test_a_run_without_checkpoints_is_one_line(tmp_path: Path, capsys: Any) -> N
 
 def test_help_needs_no_run(capsys: Any) -> None:
     assert script("--help") == 0 and "usage" in capsys.readouterr().out
+
+
+def test_gates_are_one_more_importance(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    """Head 2 writes nothing that is read: its gate closes first, and its rise is 0."""
+    monkeypatch.setattr(importance, "_GATE_STEPS", 100)
+    directory = solved_run(tmp_path, None, (2,)).directory
+    assert script(str(directory), "--gates", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    gate = {row["head"]: row["gate"] for row in told["heads"]}
+    assert list(gate) == [f"l0.{kind}{head}" for kind in "nk" for head in range(4)]
+    assert min(gate, key=lambda head: gate[head]) == "l0.n2" and gate["l0.n2"] < 0.5
+    assert all(gate[f"l0.k{head}"] == gate[f"l0.n{head}"] for head in range(4))  # none is shared
+    assert {row["gate_low"] for row in told["heads"]} == {None}
+    assert "zero/gate" in told["rank_correlations"]["query head"]
+
+
+def test_without_gates_there_is_no_such_column(told: heads_text.Told) -> None:
+    assert "gate" not in heads_text.to_text(told)
+    gated = [
+        one._replace(measures=one.measures | {"gate": (0.5, np.nan, np.nan)}) for one in told.heads
+    ]
+    text = heads_text.to_text(told._replace(heads=gated))
+    assert "gate: P(open), mean over lambdas" in text and "0.5" in text
