@@ -20,8 +20,8 @@ another. Counting is no such control at this budget: one head is far behind eigh
 and not ranked. With 8,000 steps in place of 1,000 (one seed, rate 8e-3) one head was at .982 and
 still rising, and two at .9997. Whether one head gets there is open.
 
-With other seeds (--config.train.seed=100) the verdicts are the same: 1.0000 everywhere but for sort,
-.9999, .9998, .9999, and histogram, .811, .956, .998, of which one and two heads are not converged.
+With other seeds (--config.train.seed=100) the verdicts are the same: 1.0000 but for sort, .9999,
+.9998, .9999, and histogram, .811, .956, .998, of which one and two heads are not converged.
 """
 
 from ml_collections import ConfigDict
