@@ -191,7 +191,7 @@ def test_the_script_prints_json(run: LoadedRun, capsys: Any) -> None:
         ((), "takes one run"),
         (("a", "b"), "takes one run"),
         (("a", "--jsn"), "did you mean --json"),
-        (("a", "--at"), "is no flag"),
+        (("a", "--at"), "--at has no value"),
         (("a", "--at=first"), "must be last, best or a step"),
         (("nowhere",), "nowhere"),
     ],

@@ -117,7 +117,9 @@ def test_importance_is_measured_on_the_validation_draw(run: LoadedRun, by: str) 
     program, params = program_of(2, USELESS)
     gone = [np.float32([0, 1, 1, 1])]
     (found,) = importance.under_masks(program, params, {}, "n", by)(gone)
-    assert found[0] == 0 and found[2] == pytest.approx(0, abs=1e-6) and (found[[1, 3]] > 0.1).all()
+    assert found[0] == 0 and found[2] == pytest.approx(0, abs=1e-6)
+    # What costs much when it goes may have no gradient: the model is sure of its answers.
+    assert by == "gradient" or (found[[1, 3]] > 0.1).all()
     if by == "mean":
         return
     draw = rng.stream(program.static.task.seed, "validation")
@@ -237,8 +239,8 @@ def test_the_script_writes_its_files_once(
         ((), "takes one run"),
         (("a", "b"), "takes one run"),
         (("a", "--jsn"), "did you mean --json"),
-        (("a", "--seed"), "--seed needs a value"),
-        (("a", "--json=1"), "is no flag"),
+        (("a", "--seed"), "--seed has no value"),
+        (("a", "--json=1"), "takes no value"),
         (("a", "--at=first"), "must be last, best or a step"),
         (("a", "--by=weight"), "must be one of 'gradient'"),
         (("a", "--random=-1"), "from 0 to 1000"),
