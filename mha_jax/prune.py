@@ -97,7 +97,7 @@ def prune(
     pruning.kv_bytes_per_token(_ones(model), model)  # refuses a mixer without kv heads
     most = shrink.n_removable(model.layers)
     if plan.remove is not None and not 0 < plan.remove <= most:
-        raise ValueError(f"remove={plan.remove}: 1 to {most} kv heads can go, a layer keeps one")
+        raise ValueError(f"remove={plan.remove}: at most {most} kv heads can go, a layer keeps one")
     constants = {"test": run.probe_constants()}
     constants |= {split: task.constants(split) for split in ("train", "validation")}
     measure = held_out.measure(run.program, constants["test"])

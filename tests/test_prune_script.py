@@ -263,7 +263,7 @@ def test_what_cannot_be_pruned_is_refused_before_the_work(tmp_path: Path, capsys
         (diverged, (), "diverged"),
         (bare, (), "no checkpoint yet"),
         (mqa, ("--at=7",), "7"),
-        (mqa, ("--remove=1",), "remove=1: 1 to 0 kv heads can go"),
+        (mqa, ("--remove=1",), "remove=1: at most 0 kv heads can go"),
     ):
         assert script(str(directory), *flags) == 2
         error = capsys.readouterr().err
