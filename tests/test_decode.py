@@ -215,6 +215,14 @@ def test_draws_go_by_seed_sequence_and_position():
     assert np.array_equal(run(1, (8,))[:1], run(1, (8,), PROMPTS[:1]))
 
 
+def test_every_position_has_a_draw_of_its_own():
+    one = decoder()
+    flat = Decoder(one.program, jax.tree.map(jnp.zeros_like, one.params))
+    tokens, _ = flat.generate(flat.prefill(PROMPTS, 64), 50, 64, Sampling(1.0))
+    # 150 draws of 256 equal tokens: 113 different ones are expected
+    assert len(np.unique(tokens)) > 90
+
+
 def test_a_sequence_ends_at_its_stop_token():
     one = decoder()
     want = naive(one, list(PROMPTS[0]), 8)
