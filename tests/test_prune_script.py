@@ -65,14 +65,16 @@ def test_with_all_heads_it_is_the_evaluation_of_the_run(
 
 
 def test_every_point_of_a_curve_is_the_model_without_its_heads(
-    run: LoadedRun, pruned: prune.Pruned, assert_close: Any
+    run: LoadedRun, pruned: prune.Pruned
 ) -> None:
     """On the test draw, with kv masks where kv heads went."""
     program = run.program
     draw = rng.stream(program.static.task.seed, "test")
     batch = program.sample(jax.random.fold_in(draw, 0), {}, 128)
     apply = jax.jit(
-        lambda n, k: program.model.apply(run.params(), batch.inputs, head_mask=[n], kv_mask=[k])[0]
+        lambda params, inputs, n, k: program.model.apply(
+            params, inputs, head_mask=[n], kv_mask=[k]
+        )[0]
     )
     for point in [*curve(pruned, "n", "iterative"), *curve(pruned, "k", "random", 1)]:
         gone = [int(name[4:]) for name in point.gone]
@@ -80,7 +82,7 @@ def test_every_point_of_a_curve_is_the_model_without_its_heads(
         count = {"n": 4, "k": 2}[point.of]
         mask = np.isin(np.arange(count), gone, invert=True).astype(np.float32)
         masks = {"n": np.ones(4, np.float32), "k": np.ones(2, np.float32)} | {point.of: mask}
-        outputs = np.asarray(apply(masks["n"], masks["k"]))
+        outputs = np.asarray(apply(run.params(), batch.inputs, masks["n"], masks["k"]))
         right = outputs.argmax(-1) == np.asarray(batch.targets)
         asked = np.asarray(batch.loss_mask) > 0
         assert point.value == pytest.approx(right[asked].mean(), abs=1e-6)
