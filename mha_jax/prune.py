@@ -37,7 +37,9 @@ Tell = Callable[[str], None]
 class Plan:
     """What is measured."""
 
-    by: str = "gradient"  # the importance of a head, one of importance.MEASURES
+    # The importance of a head, one of importance.MEASURES. Not the paper's gradient: that of a head
+    # whose answers are certain is near 0, and one-shot orders of solved tasks were near random.
+    by: str = "zero"
     n_random: int = 5  # random orders
     lambdas: tuple[float, ...] = ()  # of the gates; (): `gating.lambdas`
     gate_steps: int = 500  # updates for each lambda

@@ -5,7 +5,7 @@ usage: python scripts/prune.py RUN [flags]
   RUN            a run, <workdir>/<experiment>/<label>-<hash>
   --at           which checkpoint: last, best or a step (default: last)
   --by           importance that heads are ordered by: gradient, zero, mean, resample
-                 (default: gradient)
+                 (default: zero)
   --random       random orders, the control (default: 5)
   --lambdas      prices of an open head, in the unit of the loss, for the L0 gates: 0.01,0.1
                  (default: .03, .1, .3 and 1 times what a head is worth on average)
