@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from mha_jax.config import ModelSpec
-from mha_jax.tasks import Batch, TaskSpec, bounds, taps
+from mha_jax.tasks import Batch, TaskSpec, taps
 
 _STARTS, _STEPS = 32, 300  # of the search for one pattern
 
@@ -49,34 +49,19 @@ def problems(cfg: Config) -> Iterator[tuple[str, str, str]]:
     """Fields out of range, an unknown read-out, and a sequence in which no position has all its
     taps.
     """
-    yield from bounds.outside(cfg, length=(2, 8192), n_taps=(1, 128), n_channels=(1, 512))
+    yield from taps.problems(_of_taps(cfg))
     if cfg.readout not in ("linear", "none"):
         yield "readout", "must be 'linear' or 'none'", "choose one of them"
-    if cfg.length <= cfg.n_taps:
-        yield (
-            "length",
-            f"must exceed n_taps={cfg.n_taps}, only positions from n_taps on are scored",
-            f"use {cfg.n_taps + 1} or more, or lower n_taps",
-        )
 
 
 def spec(cfg: Config) -> TaskSpec:
-    """part1..partk are the answer's columns, n_channels each; roles as in `taps`."""
-    return TaskSpec(
-        inputs="vectors",
-        input_sizes=(cfg.n_channels,),
-        length=cfg.length,
-        mask="full",
-        outputs=tuple(f"part{i}" for i in range(1, cfg.n_taps + 1)),
-        output_size=cfg.n_channels,
-        kind="regression",
-        metric="r2",
-        direction="max",
-        chance=0.0,
-        solved_at=0.99,
-        roles=tuple(f"tap{j}" for j in range(1, cfg.n_taps + 1)),
-        readout=cfg.readout,
-    )
+    """As `taps`, with the columns of the answer in parts, part1..partk, of n_channels each."""
+    parts = tuple(f"part{i}" for i in range(1, cfg.n_taps + 1))
+    return dataclasses.replace(taps.spec(_of_taps(cfg)), outputs=parts, readout=cfg.readout)
+
+
+def _of_taps(cfg: Config) -> taps.Config:
+    return taps.Config(cfg.length, cfg.n_taps, cfg.n_channels)
 
 
 def maps(cfg: Config, seed: int) -> np.ndarray:
