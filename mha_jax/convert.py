@@ -12,7 +12,7 @@ from typing import Any
 
 from mha_jax import origin
 from mha_jax.config import Run, StartSpec
-from mha_jax.labels import describe
+from mha_jax.labels import cut, describe
 from mha_jax.planned import PlannedRun, costs
 from mha_jax.store import StoredRun, read_run
 
@@ -103,7 +103,7 @@ def plan(
         "overrides": {**about["overrides"], **changes},
     }
     label = f"n_kv_heads={kv_heads},{'aligned-' * align}{merge},n_steps={n_steps},{stored.label}"
-    return PlannedRun(Run(static, hypers), label[:80].rstrip(",.=-"), changes, changes, told)
+    return PlannedRun(Run(static, hypers), cut(label), changes, changes, told)
 
 
 def told(source: StoredRun, directory: Path) -> dict[str, Any]:

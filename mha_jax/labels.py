@@ -41,8 +41,13 @@ def labels(rows: Sequence[dict[str, Any]]) -> list[str]:
                 f"{name}={_text(rows[i][key])}" for key, name in names.items() if key in rows[i]
             ]
             text = ",".join([_text(task), *parts] if len(tasks) > 1 else parts)
-            told[i] = text[:_LENGTH].rstrip(",.=-")
+            told[i] = cut(text)
     return [told[i] for i in range(len(rows))]
+
+
+def cut(text: str) -> str:
+    """A label that is no longer than the name of a directory may be."""
+    return text[:_LENGTH].rstrip(",.=-")
 
 
 def _leaf_names(keys: list[str]) -> dict[str, str]:
