@@ -20,6 +20,7 @@ import numpy as np
 from mha_jax import evaluate, examine, gating, held_out, rng
 from mha_jax.analysis import ablation, bootstrap, pruning
 from mha_jax.analysis.scores import Sums
+from mha_jax.config import StaticConfig
 from mha_jax.run import LoadedRun
 from mha_jax.train import Program
 
@@ -130,17 +131,13 @@ def under_masks(
       of: "n", query heads, or "k", kv heads.
       by: one of `MEASURES`.
     """
-    static = program.static
-    counts = gating.n_gates(static.model.layers, of)
-    draw = rng.stream(static.task.seed, "validation")
-    # Training held the gradient of as many sequences.
-    size = min(static.train.batch_size, evaluate.batch_size(static))
+    counts = gating.n_gates(program.static.model.layers, of)
 
     def of_batch(params: Any, constants: Any, masks: list[jax.Array], i: Any) -> Any:
-        batch = program.sample(jax.random.fold_in(draw, i), constants, size)
+        batch = validation_batch(program, constants, i)
         losses = pruning.masked(examine.losses(program, params, batch), masks)
         if by == "gradient":
-            found = ablation.gradient_importance(losses, size, counts, of)
+            found = ablation.gradient_importance(losses, len(batch.loss_mask), counts, of)
         else:
             probed = program.model.apply(
                 params, batch.inputs, probe=lambda stops: stops, head_mask=masks
@@ -153,13 +150,28 @@ def under_masks(
     def worth(masks: list[np.ndarray]) -> list[np.ndarray]:
         batches = [
             jax.device_get(compiled(params, constants, masks, np.int32(i)))
-            for i in range(-(-static.train.n_probe // size))
+            for i in range(n_batches(program.static))
         ]
         sums, answers = jax.tree.map(lambda *x: np.sum(np.stack(x), axis=0), *batches)
         means = [x / max(answers, 1) for x in sums]
         return list(map(np.asarray, ablation.per_layer(means))) if by == "gradient" else means
 
     return worth
+
+
+def validation_batch(program: Program, constants: Any, i: Any) -> Any:
+    """Batch i of the validation draw: as many sequences as training held the gradient of."""
+    key = jax.random.fold_in(rng.stream(program.static.task.seed, "validation"), i)
+    return program.sample(key, constants, _size(program.static))
+
+
+def n_batches(static: StaticConfig) -> int:
+    """Of these, so many have `n_probe` sequences."""
+    return -(-static.train.n_probe // _size(static))
+
+
+def _size(static: StaticConfig) -> int:
+    return min(static.train.batch_size, evaluate.batch_size(static))
 
 
 def _of_batch(program: Any, params: Any, constants: Any, i: Any) -> dict[str, Any]:

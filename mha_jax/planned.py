@@ -11,7 +11,7 @@ from mha_jax.config import ModelSpec, OptimSpec, Run, StaticConfig, TrainSpec
 # What a run is for, `about["purpose"]`, from the least to the most: a run that serves two is the
 # latter. A source is there because another run starts from it ("selection source": one that chooses
 # a rate); it is no part of a cell that the sweep asks for itself.
-PURPOSES = ("selection source", "source", "twin", "selection", "sweep")
+PURPOSES = ("twin", "selection source", "source", "selection", "sweep")
 
 
 @dataclasses.dataclass(frozen=True)

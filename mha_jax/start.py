@@ -1,7 +1,7 @@
 """The parameters that a run begins with when it starts from another one: see `origin`.
 
-Heads are chosen, and found alike, on batches of the training split that no run was trained on. What
-was made of what is written to `start.json`.
+Heads are chosen, and found alike, on the validation draw. What was made of what is written to
+`start.json`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mha_jax import examine, rng
-from mha_jax.analysis import ablation, conversion, removal
+from mha_jax import rng
+from mha_jax.analysis import conversion, pruning, removal
 from mha_jax.checkpoint import CheckpointError
 from mha_jax.config import LayerSpec, Run, StaticConfig
 from mha_jax.files import write_json_atomic
+from mha_jax.importance import n_batches, under_masks, validation_batch
 from mha_jax.run import LoadedRun, load_run
 from mha_jax.train import Program
-
-_BATCHES = 8  # of `examine.probe_size` sequences: at most 256
 
 
 def begin(run: Run, directory: Path) -> Any:
@@ -57,7 +56,7 @@ def begin(run: Run, directory: Path) -> Any:
             [layer.n_kv_heads for layer in run.static.model.layers],
             start.merge,
             align=start.align,
-            activations=_head_sums(pruned, params, run.hypers.data_seed) if alike else None,
+            activations=_head_sums(pruned, params) if alike else None,
             key=rng.stream(run.hypers.seed, "start"),
         )
         params = made.params
@@ -97,8 +96,11 @@ def _kept(source: LoadedRun, run: Run) -> list[list[int]]:
         of_heads = [draw.random(layer.n_heads) for layer in old]
         of_groups = [draw.random(layer.n_kv_heads) for layer in old]
     else:
-        params, seed = source.params(), run.hypers.data_seed
-        of_heads, of_groups = (_importance(static, params, seed, start.keep, of) for of in "nk")
+        constants, params = static.task.constants("validation"), source.params()
+        of_heads, of_groups = (
+            under_masks(source.program, params, constants, of, start.keep)(pruning.masks([], old))
+            for of in "nk"
+        )
     return [_kept_of_layer(of_heads[i], of_groups[i], old[i], new[i]) for i in range(len(old))]
 
 
@@ -114,48 +116,14 @@ def _kept_of_layer(
     return removal.even([of_heads], [old], new.n_kv_heads, new.queries_per_kv)[0]
 
 
-def _importance(
-    static: StaticConfig, params: Any, data_seed: int, measure: str, of: str
-) -> list[np.ndarray]:
-    """For each layer the importance of its query heads (of="n") or kv heads ("k")."""
-    rises = _summed(static, params, data_seed, _rises(static, measure, of))
-    return [np.asarray(x, np.float64) for x in rises]
-
-
-def _head_sums(static: StaticConfig, params: Any, data_seed: int) -> Any:
-    """The `conversion.head_sums` of every layer."""
-    return jax.device_get(_summed(static, params, data_seed, _alike(static)))
-
-
-def _summed(static: StaticConfig, params: Any, data_seed: int, of_batch: Callable[..., Any]) -> Any:
-    """A program's results, added over batches."""
-    constants = jax.device_put(static.task.constants("train"))
-    total = None
-    for i in range(_BATCHES):
-        found = of_batch(params, constants, jnp.uint32(data_seed), jnp.int32(i))
+def _head_sums(static: StaticConfig, params: Any) -> Any:
+    """The `conversion.head_sums` of every layer, on the sequences that `under_masks` takes."""
+    constants, total = jax.device_put(static.task.constants("validation")), None
+    of_batch = _alike(static)
+    for i in range(n_batches(static)):
+        found = of_batch(params, constants, jnp.int32(i))
         total = found if total is None else jax.tree.map(jnp.add, total, found)
-    return total
-
-
-@functools.lru_cache(maxsize=8)
-def _rises(static: StaticConfig, measure: str, of: str) -> Callable[..., Any]:
-    program = Program.of(static)
-
-    def of_batch(params: Any, constants: Any, data_seed: Any, i: Any) -> list[jax.Array]:
-        batch = _batch(program, constants, data_seed, i)
-        losses = examine.losses(program, params, batch)
-        _, stops = program.model.apply(params, batch.inputs, probe=lambda stops: stops)
-        if measure == "gradient":
-            n_heads = [
-                (layer.n_heads if of == "n" else layer.n_kv_heads) * ("z_btkgh" in found)
-                for layer, found in zip(static.model.layers, stops, strict=True)
-            ]
-            found = ablation.gradient_importance(losses, len(batch.loss_mask), n_heads, of)
-        else:
-            found = ablation.leave_one_out(losses, stops, measure, of)
-        return [x.sum(0) for x in found]
-
-    return jax.jit(of_batch)
+    return jax.device_get(total)
 
 
 @functools.lru_cache(maxsize=8)
@@ -163,17 +131,11 @@ def _alike(static: StaticConfig) -> Callable[..., Any]:
     program = Program.of(static)
     rope = static.model.positions == "rope"
 
-    def of_batch(params: Any, constants: Any, data_seed: Any, i: Any) -> Any:
-        batch = _batch(program, constants, data_seed, i)
-
+    def of_batch(params: Any, constants: Any, i: Any) -> Any:
         def sums(stops: Any) -> Any:
             return conversion.head_sums(stops, rope=rope)
 
-        return program.model.apply(params, batch.inputs, probe=sums)[1]
+        inputs = validation_batch(program, constants, i).inputs
+        return program.model.apply(params, inputs, probe=sums)[1]
 
     return jax.jit(of_batch)
-
-
-def _batch(program: Program, constants: Any, data_seed: Any, i: Any) -> Any:
-    key = rng.stream(data_seed, "start", i)
-    return program.sample(key, constants, examine.probe_size(program))

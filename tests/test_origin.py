@@ -226,7 +226,8 @@ def test_a_run_that_serves_two_is_what_matters_more(tmp_path):
         (("source", "sweep"), "sweep"),
         (("sweep", "source"), "sweep"),
         (("selection", "selection source"), "selection"),
-        (("twin", "source"), "twin"),
+        (("twin", "source"), "source"),
+        (("source", "twin"), "source"),
     ):
         shutil.rmtree(root, ignore_errors=True)
         root.mkdir()
@@ -332,8 +333,9 @@ def test_a_random_merge_is_a_draw_of_the_run_and_not_of_its_source(trained):
 def test_alike_heads_are_found_from_activations(trained, merge, align):
     run, source = started(trained, merge, align=align)
     program, total = train.Program.of(source.run.static), None
-    for i in range(start._BATCHES):
-        batch = program.sample(rng.stream(0, "start", i), {}, 16)
+    draw = rng.stream(0, "validation")
+    for i in range(2):  # 16 sequences, in batches of 8
+        batch = program.sample(jax.random.fold_in(draw, i), {}, 8)
         _, stops = source.apply(batch, want=["k", "v"])
         bskh = {f"{x}_bskh": jnp.asarray(stops[x][0]) for x in ("k", "v")}
         sums = conversion.head_sums(bskh, rope=False)
@@ -361,8 +363,9 @@ def test_the_heads_that_stay_are_those_whose_loss_costs_most(trained):
     run, source = started(trained, keep="zero")
     program, params = train.Program.of(source.run.static), source.params()
     rises = np.zeros(4)
-    for i in range(start._BATCHES):
-        batch = program.sample(rng.stream(0, "start", i), {}, 16)
+    draw = rng.stream(0, "validation")
+    for i in range(2):  # 16 sequences, in batches of 8
+        batch = program.sample(jax.random.fold_in(draw, i), {}, 8)
         for head in range(4):
             mask = jnp.asarray(np.arange(4) != head, jnp.float32)
             outputs, _ = program.model.apply(params, batch.inputs, head_mask=[mask])

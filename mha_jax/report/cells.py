@@ -70,11 +70,10 @@ def _own(members: Sequence[StoredRun]) -> list[StoredRun]:
     """The runs that a cell sums up: those that the sweep asked for, else those that others start
     from, which were trained at one rate that nothing has chosen.
     """
-    for left_out in (("source", "selection source"), ("selection source",), ()):
-        own = [run for run in members if run.about["purpose"] not in left_out]
-        if own:
-            return own
-    return []
+    asked = any(run.about["purpose"] in ("selection", "sweep") for run in members)
+    left_out = ("source", "selection source") if asked else ("selection source",)
+    own = [run for run in members if run.about["purpose"] not in left_out]
+    return own or list(members)
 
 
 def _only_twins(members: Sequence[StoredRun]) -> bool:
