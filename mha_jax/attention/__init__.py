@@ -18,6 +18,12 @@ A mixer moves information between positions. Its module holds
             stops    {} unless `context.wants_stops`; then those of `stops.STOPS` with a meaning
                      for this mixer; "resid_btd" is added by the layer
 
+        and, where the model is to decode token by token, what the layer keeps of earlier tokens:
+
+        init_cache(b, capacity, dtype) -> kept     arrays for b sequences of up to `capacity` tokens
+        extend(x, kept, *, step) -> (y, kept)      `mix` of the next tokens, rows [b*c, d];
+                                                   cache.Step says where they stand
+
     cost(layer, model) -> dict    integers of one layer by arithmetic on the config: "params",
                                   "cache_elements" (kept for each token of a sequence while
                                   decoding), "state_elements" (kept for a sequence however long it

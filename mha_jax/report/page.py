@@ -6,8 +6,9 @@ the user's is.
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 WIDTH = 12.0  # inches
@@ -44,15 +45,28 @@ class Page:
         self.figure.text(left / WIDTH, 1 - top / self.height, words, va="baseline", **style)
 
 
-def render(draw: Callable[[], Page]) -> dict[str, bytes]:
-    """The content of an "svg" and of a "png" file of what `draw` returns."""
+@contextlib.contextmanager
+def style() -> Iterator[None]:
+    """Our style and nothing of the user's, while a figure is drawn and written."""
     import matplotlib
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)
+        yield
+
+
+def png(figure: Any) -> bytes:
+    """The content of a "png" file of a matplotlib figure, within `style`."""
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=150, metadata={"Software": None})
+    return out.getvalue()
+
+
+def render(draw: Callable[[], Page]) -> dict[str, bytes]:
+    """The content of an "svg" and of a "png" file of what `draw` returns."""
+    with style():
         figure = draw().figure
-        svg, png = io.BytesIO(), io.BytesIO()
+        svg = io.BytesIO()
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-        figure.savefig(png, format="png", dpi=150, metadata={"Software": None})
-    return {"svg": svg.getvalue(), "png": png.getvalue()}
+        return {"svg": svg.getvalue(), "png": png(figure)}

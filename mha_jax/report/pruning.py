@@ -4,11 +4,10 @@ stay. Reads the rows of `pruning.csv`, and imports no jax.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
-from mha_jax.report import look
+from mha_jax.report import look, page
 from mha_jax.tasks import TaskSpec
 
 Row = dict[str, Any]
@@ -31,7 +30,6 @@ _METHODS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 _COUNTS = {"query heads": "n_heads", "kv heads": "n_kv_heads"}
 _PANEL = (3.1, 2.3)  # inches
-_STYLE: Any = {"font.size": 8.5, "axes.spines.top": False, "axes.spines.right": False}
 
 
 def figure(rows: Sequence[Row], spec: TaskSpec, title: str) -> bytes:
@@ -42,14 +40,8 @@ def figure(rows: Sequence[Row], spec: TaskSpec, title: str) -> bytes:
       spec: its task.
       title: what the run is.
     """
-    import matplotlib
-
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_STYLE)
-        out = io.BytesIO()
-        _draw(rows, spec, title).savefig(out, format="png", dpi=150, metadata={"Software": None})
-    return out.getvalue()
+    with page.style():
+        return page.png(_draw(rows, spec, title))
 
 
 def _draw(rows: Sequence[Row], spec: TaskSpec, title: str) -> Any:

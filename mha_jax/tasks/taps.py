@@ -74,7 +74,12 @@ def spec(cfg: Config) -> TaskSpec:
 
 def maps(cfg: Config, seed: int) -> np.ndarray:
     """W_1..W_k: float64 [n_taps, output channel, input channel], uniform over orthogonal maps."""
-    draw = np.random.default_rng(seed).standard_normal((cfg.n_taps, cfg.n_channels, cfg.n_channels))
+    return orthonormal(cfg.n_taps, cfg.n_channels, cfg.n_channels, seed)
+
+
+def orthonormal(n_taps: int, n_out: int, n_in: int, seed: int) -> np.ndarray:
+    """Maps with orthonormal columns, float64 [n_taps, n_out, n_in], uniform over all such."""
+    draw = np.random.default_rng(seed).standard_normal((n_taps, n_out, n_in))
     q, r = np.linalg.qr(draw)
     # QR alone is not uniform: its signs are the algorithm's (Mezzadri 2007, arXiv:math-ph/0609050).
     return q * np.sign(np.diagonal(r, axis1=1, axis2=2))[:, None, :]

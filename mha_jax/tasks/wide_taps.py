@@ -66,10 +66,7 @@ def _of_taps(cfg: Config) -> taps.Config:
 
 def maps(cfg: Config, seed: int) -> np.ndarray:
     """W_1..W_k: float64 [n_taps, output column, input channel], each with orthonormal columns."""
-    rows = cfg.n_taps * cfg.n_channels
-    draw = np.random.default_rng(seed).standard_normal((cfg.n_taps, rows, cfg.n_channels))
-    q, r = np.linalg.qr(draw)
-    return q * np.sign(np.diagonal(r, axis1=1, axis2=2))[:, None, :]
+    return taps.orthonormal(cfg.n_taps, cfg.n_taps * cfg.n_channels, cfg.n_channels, seed)
 
 
 def constants(cfg: Config, seed: int, split: str) -> dict[str, Any]:
