@@ -43,6 +43,27 @@ def table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
+def answer(script: str, doc: str | None, argv: Sequence[str], work: Callable[[], str]) -> int:
+    """What a script that answers in one text does around its work; its exit code.
+
+    Args:
+      script: its name, in front of what is wrong.
+      doc: what --help prints.
+      argv: its command line.
+      work: the text; ValueError and OSError are bad input, told in one line.
+    """
+    if "--help" in argv or "-h" in argv:
+        print(doc)
+        return 0
+    try:
+        text = work()
+    except (ValueError, OSError) as error:
+        print(f"{script}: {error}", file=sys.stderr)
+        return 2
+    print(text)
+    return 0
+
+
 def leave(main: Callable[[], int], interrupted: str = "interrupted") -> NoReturn:
     """Runs a script and exits with its code: quietly where the reader of its output has left, as
     `head` does, and with a line and 130 at Ctrl-C.

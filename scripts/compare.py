@@ -21,28 +21,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 # The path above makes these importable without an install.
 from mha_jax.flags import read  # noqa: E402
 from mha_jax.report import across, across_text  # noqa: E402
-from mha_jax.terminal import leave  # noqa: E402
+from mha_jax.terminal import answer, leave  # noqa: E402
 
 
 def main(argv: list[str]) -> int:
     """The exit code."""
-    if "--help" in argv or "-h" in argv:
-        print(__doc__)
-        return 0
-    try:
-        words = "two directories, <workdir>/<experiment>"
-        (a, b), flags = read(argv, 2, words, switches=("--anyway", "--json"))
-        result = across.across(a, b, anyway="--anyway" in flags)
-    except (ValueError, OSError) as error:
-        print(f"compare.py: {error}", file=sys.stderr)
-        return 2
+    return answer("compare.py", __doc__, argv, lambda: _told(argv))
+
+
+def _told(argv: list[str]) -> str:
+    words = "two directories, <workdir>/<experiment>"
+    (a, b), flags = read(argv, 2, words, switches=("--anyway", "--json"))
+    result = across.across(a, b, anyway="--anyway" in flags)
     for line in result.problems:
         print(line, file=sys.stderr)
     if "--json" in flags:
-        print(json.dumps(across_text.to_json(result), indent=2))
-    else:
-        print(across_text.to_text(result))
-    return 0
+        return json.dumps(across_text.to_json(result), indent=2)
+    return across_text.to_text(result)
 
 
 if __name__ == "__main__":

@@ -22,37 +22,32 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from mha_jax.flags import run_and_checkpoint  # noqa: E402
-from mha_jax.terminal import Status, leave  # noqa: E402
+from mha_jax.terminal import Status, answer, leave  # noqa: E402
 
 
 def main(argv: list[str]) -> int:
     """The exit code."""
-    if "--help" in argv or "-h" in argv:
-        print(__doc__)
-        return 0
-    try:
-        directory, at, flags = run_and_checkpoint(argv, switches=("--gates",))
-        # Slow to import, so after what can be answered without.
-        from mha_jax import heads_text
-        from mha_jax.checkpoint import CheckpointError
-        from mha_jax.run import load_run
+    return answer("heads.py", __doc__, argv, lambda: _told(argv))
 
-        status = Status()
-        try:
-            run, gates = load_run(directory), "--gates" in flags
-            told = heads_text.examine(run, at, gates=gates, tell=status)
-        except CheckpointError as error:
-            raise ValueError(error) from None
-        finally:
-            status.clear()
-    except (ValueError, OSError) as error:
-        print(f"heads.py: {error}", file=sys.stderr)
-        return 2
+
+def _told(argv: list[str]) -> str:
+    directory, at, flags = run_and_checkpoint(argv, switches=("--gates",))
+    # Slow to import, so after what can be answered without.
+    from mha_jax import heads_text
+    from mha_jax.checkpoint import CheckpointError
+    from mha_jax.run import load_run
+
+    status = Status()
+    try:
+        run = load_run(directory)
+        told = heads_text.examine(run, at, gates="--gates" in flags, tell=status)
+    except CheckpointError as error:
+        raise ValueError(error) from None
+    finally:
+        status.clear()
     if "--json" in flags:
-        print(json.dumps(heads_text.to_json(told), indent=2))
-    else:
-        print(heads_text.to_text(told))
-    return 0
+        return json.dumps(heads_text.to_json(told), indent=2)
+    return heads_text.to_text(told)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from mha_jax.flags import run_and_checkpoint  # noqa: E402
-from mha_jax.terminal import Status, leave  # noqa: E402
+from mha_jax.terminal import Status, answer, leave  # noqa: E402
 from mha_jax.values import Key, Problem, parse, read  # noqa: E402
 
 _SWITCHES = ("--frozen", "--overwrite")
@@ -52,22 +52,16 @@ _FILES = ("pruning.csv", "pruning.png")
 
 def main(argv: list[str]) -> int:
     """The exit code."""
-    if "--help" in argv or "-h" in argv:
-        print(__doc__)
-        return 0
-    try:
-        word, at, flags = run_and_checkpoint(argv, valued=tuple(_VALUES), switches=_SWITCHES)
-        given = {flag: _value(flag, text) for flag, text in flags.items() if flag in _VALUES}
-        directory = Path(word)
-        if "--overwrite" not in flags:
-            _check_free(directory)
-        frozen, as_json = "--frozen" in flags, "--json" in flags
-        told = _prune(directory, at, given, frozen=frozen, as_json=as_json)
-    except (ValueError, OSError) as error:
-        print(f"prune.py: {error}", file=sys.stderr)
-        return 2
-    print(told)
-    return 0
+    return answer("prune.py", __doc__, argv, lambda: _told(argv))
+
+
+def _told(argv: list[str]) -> str:
+    word, at, flags = run_and_checkpoint(argv, valued=tuple(_VALUES), switches=_SWITCHES)
+    given = {flag: _value(flag, text) for flag, text in flags.items() if flag in _VALUES}
+    directory = Path(word)
+    if "--overwrite" not in flags:
+        _check_free(directory)
+    return _prune(directory, at, given, frozen="--frozen" in flags, as_json="--json" in flags)
 
 
 def _prune(

@@ -13,22 +13,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 # The path above makes these importable without an install.
 from mha_jax import report  # noqa: E402
 from mha_jax.flags import read  # noqa: E402
-from mha_jax.terminal import leave  # noqa: E402
+from mha_jax.terminal import answer, leave  # noqa: E402
 
 
 def main(argv: list[str]) -> int:
     """The exit code."""
-    if "--help" in argv or "-h" in argv:
-        print(__doc__)
-        return 0
-    try:
-        (root,), _ = read(argv, 1, "one directory, <workdir>/<experiment>")
-        for path in report.make(root):
-            print(path)
-    except (ValueError, OSError) as error:
-        print(f"report.py: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return answer("report.py", __doc__, argv, lambda: _made(argv))
+
+
+def _made(argv: list[str]) -> str:
+    (root,), _ = read(argv, 1, "one directory, <workdir>/<experiment>")
+    return "\n".join(map(str, report.make(root)))
 
 
 if __name__ == "__main__":

@@ -21,33 +21,26 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from mha_jax.flags import run_and_checkpoint  # noqa: E402
-from mha_jax.terminal import leave  # noqa: E402
+from mha_jax.terminal import answer, leave  # noqa: E402
 
 
 def main(argv: list[str]) -> int:
     """The exit code."""
-    if "--help" in argv or "-h" in argv:
-        print(__doc__)
-        return 0
-    try:
-        directory, at, flags = run_and_checkpoint(argv)
-        # Slow to import, so after what can be answered without.
-        from mha_jax import slots
-        from mha_jax.checkpoint import CheckpointError
-        from mha_jax.run import load_run
+    return answer("slots.py", __doc__, argv, lambda: _told(argv))
 
-        try:
-            told = slots.of_run(load_run(directory), at)
-        except CheckpointError as error:
-            raise ValueError(error) from None
-    except (ValueError, OSError) as error:
-        print(f"slots.py: {error}", file=sys.stderr)
-        return 2
-    if "--json" in flags:
-        print(json.dumps(slots.to_json(told), indent=2))
-    else:
-        print(slots.to_text(told))
-    return 0
+
+def _told(argv: list[str]) -> str:
+    directory, at, flags = run_and_checkpoint(argv)
+    # Slow to import, so after what can be answered without.
+    from mha_jax import slots
+    from mha_jax.checkpoint import CheckpointError
+    from mha_jax.run import load_run
+
+    try:
+        told = slots.of_run(load_run(directory), at)
+    except CheckpointError as error:
+        raise ValueError(error) from None
+    return json.dumps(slots.to_json(told), indent=2) if "--json" in flags else slots.to_text(told)
 
 
 if __name__ == "__main__":
