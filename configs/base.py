@@ -150,6 +150,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
     model.d_ff = 0  # per layer: hidden width of the MLP, f; 0: no MLP
     model.window = 0  # per layer: newest keys a query sees, itself included; 0: all
     model.n_sinks = 0  # per layer: first positions that stay visible beside a window
+    # per layer: whose keys and values it reads, as "0,0,2,2"; None, or its own number: its own
+    model.kv_from = None
     model.positions = "learned"  # rope | learned | none
     model.qk_from = "content"  # content: the residual stream | positions: learned positions alone
     model.norm = "none"  # none | layer | rms: before mixer, MLP and read-out
@@ -161,12 +163,19 @@ def get_config(arg: str | None = None) -> ConfigDict:
     model.share = "none"  # none | qk | kv | qkv: projections that are one matrix
     model.qk_norm = False  # RMS-normalise queries and keys of each head
     model.gate = False  # sigmoid gate on each head's output
+    model.sink_logit = False  # a learned logit per head in the denominator of the softmax
+    model.d_latent = 0  # with mixer mla: width of a latent, of which there are n_kv_heads
+    model.d_latent_q = 0  # with mixer mla: width of the queries' latent; 0: none
+    model.d_rope = 0  # with mixer mla and positions rope: width of the rotated part of a head
+    model.kv_quant = "none"  # none | int8 | int4: how keys and values are stored
+    model.kv_group = 32  # with kv_quant: tokens that are quantised together
+    model.kv_tail = 32  # with kv_quant: the newest tokens, which stay as they are
     model.kv_init = (
         "mean"  # mean: group mean of the MHA draw times sqrt(g) | fresh: a draw of its own
     )
     model.kernel = "auto"  # auto | reference | fast
     model.compute_dtype = "float32"  # float32 | bfloat16; the softmax is float32 always
-    model.cache_dtype = "float32"  # what a cached key or value is stored in
+    model.cache_dtype = "float32"  # float32 | bfloat16: what keys and values are stored in
 
     config.match = match = ConfigDict(type_safe=False)
     match.policy = "none"  # none | d_ff | d_model | n_layers: what changes to match parameters

@@ -15,7 +15,7 @@ from typing import Any
 
 from mha_jax.taskref import TaskRef
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,11 +24,12 @@ class LayerSpec:
 
     mixer: str  # module of mha_jax.attention, or a user's file with its digest, see mixers.py
     n_heads: int  # query heads, n
-    n_kv_heads: int  # key/value heads, k; divides n
+    n_kv_heads: int  # key/value heads, k; divides n; the number of latents with `mla`
     d_head: int  # width of a head, h
     d_ff: int  # hidden width of the MLP, f; 0: the layer has no MLP
     window: int  # a query sees this many newest keys, itself included; 0: all of them
     n_sinks: int  # with a window: the first positions, which stay visible
+    kv_from: int | None  # the earlier layer whose keys and values it reads; None: its own
 
     @property
     def queries_per_kv(self) -> int:
@@ -53,10 +54,17 @@ class ModelSpec:
     share: str  # none | qk | kv | qkv: projections that are one matrix
     qk_norm: bool  # RMS-normalise queries and keys per head
     gate: bool  # elementwise sigmoid gate on each head's output
+    sink_logit: bool  # a learned logit per head in the denominator of the softmax
+    d_latent: int  # with `mla`: width of a latent
+    d_latent_q: int  # with `mla`: width of the queries' latent; 0: they have none
+    d_rope: int  # with `mla`: width of the rotated part of queries and keys
+    kv_quant: str  # none | int8 | int4: how keys and values are stored
+    kv_group: int  # with kv_quant: tokens that are quantised together
+    kv_tail: int  # with kv_quant: the newest tokens, which stay as they are
     kv_init: str  # mean | fresh: how fewer kv heads start (attention/grouped.py)
     kernel: str  # auto | reference | fast
     compute_dtype: str  # float32 | bfloat16
-    cache_dtype: str  # float32: what a cached key or value is stored in
+    cache_dtype: str  # float32 | bfloat16: what a key or value is rounded to and stored in
 
 
 @dataclasses.dataclass(frozen=True)

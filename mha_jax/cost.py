@@ -1,64 +1,21 @@
 """What a model costs, by arithmetic on its config: parameters, cache bytes, operations, memory.
 
 Letters as in `attention/core.py`: d d_model, n query heads, k kv heads, h d_head, f d_ff, o
-read-outs of v outputs. Builds no array and imports no jax. A mixer other than `grouped` is asked
-for its own `cost(layer, model)`; what the numbers of one layer mean stands in `LayerCost`.
+read-outs of v outputs. Builds no array and imports no jax. What a mixer costs stands in
+`layer_cost.py`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from mha_jax import mixers
 from mha_jax.config import LayerSpec, ModelSpec, StaticConfig, TrainSpec
+from mha_jax.layer_cost import DTYPE_BYTES, cache_bytes, mixer_cost
 from mha_jax.tasks import TaskSpec
 
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
-_DIRECT_LENGTH = 512  # attention/core.py: above it, scores are not kept for the backward pass
+_DIRECT_LENGTH = 512  # attention/fast.py: above it, scores are not kept for the backward pass
 _EVAL_BATCH = 128  # evaluate.py: sequences at a time
 # examine.py: the same, and weights of a layer; analysis/ablation.py: heads at a time.
 _PROBE_BATCH, _PROBE_FLOATS, _TOGETHER = 32, 2**24, 8
-
-
-class LayerCost(NamedTuple):
-    """The mixer of one layer."""
-
-    params: int
-    cache_elements: int  # numbers kept for each token of a sequence while decoding
-    state_elements: int  # numbers kept for a sequence however long it is
-    flops: int  # for each token: products with parameters, forward
-    flops_per_key: int  # for each pair of query and key: scores and weighted values, forward
-
-
-def mixer_cost(layer: LayerSpec, model: ModelSpec) -> LayerCost:
-    """Cost of a layer's mixer.
-
-    Raises:
-      Exception: whatever the `cost` of a user's own mixer raises; AttributeError or KeyError if it
-        is missing or partial.
-    """
-    if layer.mixer == "grouped":
-        return _grouped(layer, model)
-    told = mixers.module(layer.mixer).cost(layer, model)
-    return LayerCost(**{name: int(told[name]) for name in LayerCost._fields})
-
-
-def _grouped(layer: LayerSpec, model: ModelSpec) -> LayerCost:
-    d, n, k, h = model.d_model, layer.n_heads, layer.n_kv_heads, layer.d_head
-    columns = [n * h]  # wq, and the columns of each further matrix [d, columns]
-    columns += [] if model.share in ("qk", "qkv") else [k * h]
-    columns += [] if model.share in ("kv", "qkv") else [k * h]
-    columns += [n * h] if model.gate else []
-    matrices = d * sum(columns) + (n * h * d if model.use_wo else 0)
-    biases = sum(columns) + (d if model.use_wo else 0)
-    return LayerCost(
-        params=matrices + (biases if model.bias else 0) + (2 * h if model.qk_norm else 0),
-        # Kept apart under every `share`: a rotated or normalised key is not the value.
-        cache_elements=2 * k * h,
-        state_elements=0,
-        flops=2 * matrices,
-        flops_per_key=4 * n * h,
-    )
 
 
 def attention_params(layer: LayerSpec, model: ModelSpec) -> int:
@@ -71,10 +28,45 @@ def attention_params(layer: LayerSpec, model: ModelSpec) -> int:
     return mixer_cost(layer, model).params
 
 
-def kv_bytes_per_token(model: ModelSpec) -> int:
-    """Bytes decoding keeps for each token of a sequence: 2 k h numbers a layer, cache dtype."""
-    elements = sum(mixer_cost(layer, model).cache_elements for layer in model.layers)
-    return elements * DTYPE_BYTES[model.cache_dtype]
+def kv_bytes_resident(model: ModelSpec, context: int) -> int:
+    """Bytes that decoding keeps of a sequence with room for `context` tokens: of the arrays of
+    `Model.init_cache`, all layers.
+    """
+    return sum(cache_bytes(layer, model, context) for layer in model.layers)
+
+
+def kv_bytes_read(model: ModelSpec, context: int) -> int:
+    """Bytes of the cache that a decode step reads with `context` tokens kept: every slot of every
+    layer. A layer that reads another's keys and values reads them anew.
+    """
+    read = (
+        layer if layer.kv_from is None else model.layers[layer.kv_from] for layer in model.layers
+    )
+    return sum(cache_bytes(layer, model, context) for layer in read)
+
+
+def kv_bytes_per_token(model: ModelSpec, context: int) -> float:
+    """`kv_bytes_resident` spread over the tokens of the context, without what a mixer keeps however
+    long it is: 2 k h numbers a layer for attention without a window, whatever the context.
+    """
+    spread = (kv_bytes_resident(model, context) - state_bytes(model)) / context
+    return int(spread) if spread.is_integer() else spread
+
+
+def kv_head_bytes_per_token(model: ModelSpec, context: int) -> list[float]:
+    """What of `kv_bytes_per_token` one kv head of each layer has.
+
+    Raises:
+      ValueError: a layer whose cache is not made of kv heads of its own.
+    """
+    for i, layer in enumerate(model.layers):
+        if layer.mixer != "grouped" or layer.kv_from is not None:
+            what = f"the mixer {mixers.short(layer.mixer)!r}"
+            what = what if layer.kv_from is None else f"the keys and values of {layer.kv_from}"
+            raise ValueError(f"layer {i} has {what}; bytes by kv head need 'grouped' with its own")
+    return [
+        cache_bytes(layer, model, context) / context / layer.n_kv_heads for layer in model.layers
+    ]
 
 
 def state_bytes(model: ModelSpec) -> int:
@@ -203,13 +195,30 @@ def memory(model: ModelSpec, spec: TaskSpec, train: TrainSpec) -> int:
 
 
 def variant(model: ModelSpec) -> str:
-    """MHA (k = n), MQA (k = 1), GQA-k, GQA-4/4/2 where layers differ, or the mixers' names."""
+    """MHA (k = n), MQA (k = 1), GQA-k, GQA-4/4/2 where layers differ; MLA, GLA-k, GTA-k; or the
+    mixers' names. Behind it, which layers share keys and values ("CLA-2": every two), and their
+    quantisation.
+    """
+    told = [_kind(model)]
+    read = [i if x.kv_from is None else x.kv_from for i, x in enumerate(model.layers)]
+    shared = [i for i, j in enumerate(read) if i != j]
+    if shared:
+        f = read.count(0)
+        every = all(j == i // f * f for i, j in enumerate(read))
+        told.append(f"CLA-{f}" if every else f"kv of {'/'.join(map(str, read))}")
+    return ", ".join(told + ([] if model.kv_quant == "none" else [model.kv_quant]))
+
+
+def _kind(model: ModelSpec) -> str:
     names = list(dict.fromkeys(mixers.short(layer.mixer) for layer in model.layers))
+    kv = [layer.n_kv_heads for layer in model.layers]
+    counts = str(kv[0]) if len(set(kv)) == 1 else "/".join(map(str, kv))
+    if names == ["mla"]:
+        return "MLA" if counts == "1" else f"GLA-{counts}"
+    if names == ["gta"]:
+        return f"GTA-{counts}"
     if names != ["grouped"]:
         return "+".join(names)
-    kv = [layer.n_kv_heads for layer in model.layers]
     if all(layer.n_kv_heads == layer.n_heads for layer in model.layers):
         return "MHA"
-    if set(kv) == {1}:
-        return "MQA"
-    return f"GQA-{kv[0]}" if len(set(kv)) == 1 else "GQA-" + "/".join(map(str, kv))
+    return "MQA" if set(kv) == {1} else f"GQA-{counts}"

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from mha_jax.attention.stops import Replacement
@@ -26,7 +25,6 @@ class Model:
 
     def __init__(self, model: ModelSpec, spec: TaskSpec):
         self._make = functools.partial(Transformer, model, spec)
-        self._cache_dtype = jnp.dtype(model.cache_dtype)
         self._graph = nnx.graphdef(nnx.eval_shape(lambda: self._make(key=jax.random.key(0))))
 
     def init(self, key: jax.Array) -> Params:
@@ -58,7 +56,7 @@ class Model:
         Raises:
           ValueError: the model cannot go token by token; the text says why.
         """
-        return self._merged(params).init_cache(b, capacity, self._cache_dtype)
+        return self._merged(params).init_cache(b, capacity)
 
     def extend(
         self,

@@ -22,7 +22,10 @@ from mha_jax.planned import PlannedRun, costs
 from mha_jax.values import Problem
 
 # They make no parameters, so that a run may differ from its source in them.
-_FREE = ("kv_init", "kernel", "compute_dtype", "cache_dtype", "scale")
+_FREE = (
+    *("kv_init", "kernel", "compute_dtype", "cache_dtype", "scale"),
+    *("kv_quant", "kv_group", "kv_tail"),
+)
 _FREE_OF_LAYERS = ("window", "n_sinks")
 _SEEDS = ("train.seed", "train.data_seed")
 
@@ -104,6 +107,11 @@ def unfit(model: ModelSpec, start: StartSpec) -> Iterator[tuple[str, str]]:
         wrong = _unfit_layer(old, new)
         if wrong:
             yield "start.source", f"{wrong} (layer {i})"
+            return
+    for i, layer in enumerate(model.layers):
+        if (start.merge or start.keep) and (layer.mixer != "grouped" or layer.kv_from is not None):
+            what = "start.merge" if start.merge else "start.keep"
+            yield what, f"is for mixer='grouped' with keys and values of its own (not layer {i})"
             return
     if start.merge and source.share in ("qk", "qkv"):
         share = f"model.share={source.share!r}"

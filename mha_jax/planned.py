@@ -34,12 +34,15 @@ def groups(runs: list[PlannedRun]) -> dict[str, list[PlannedRun]]:
 
 
 def costs(static: StaticConfig) -> dict[str, Any]:
-    """What a run's `about` says of its model."""
+    """What a run's `about` says of its model, and of its cache at the length of the task."""
+    length = static.task.spec.length
     return {
         "task": static.task.name,
         "variant": cost.variant(static.model),
         "n_params": cost.n_params(static),
-        "kv_bytes_per_token": cost.kv_bytes_per_token(static.model),
+        "kv_bytes_per_token": cost.kv_bytes_per_token(static.model, length),
+        "kv_bytes_resident": cost.kv_bytes_resident(static.model, length),
+        "kv_bytes_read_per_step": cost.kv_bytes_read(static.model, length),
         "state_bytes": cost.state_bytes(static.model),
         "flops_per_token": cost.flops_per_token(static),
     }

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mha_jax import gating, held_out, shrink
+from mha_jax import cost, gating, held_out, shrink
 from mha_jax.analysis import pruning
 from mha_jax.config import LayerSpec, ModelSpec
 from mha_jax.importance import under_masks
@@ -58,7 +58,7 @@ class Point(NamedTuple):
     lam: float | None
     n_heads: int  # query heads that are left, of all layers
     n_kv_heads: int  # kv heads that are still read
-    kv_bytes_per_token: int
+    kv_bytes_per_token: float
     loss: float
     value: float  # of the task's metric
     gone: tuple[str, ...]  # "l0.n3", in the order in which they went
@@ -96,7 +96,7 @@ def prune(
     if run.summary.get("status") == "diverged":
         raise ValueError(f"{run.directory}: the run diverged, its weights are no numbers")
     params, task, model = run.params(at), run.run.static.task, run.run.static.model
-    pruning.kv_bytes_per_token(_ones(model), model)  # refuses a mixer without kv heads
+    cost.kv_head_bytes_per_token(model, run.spec.length)  # refuses a mixer without kv heads
     most = shrink.n_removable(model.layers)
     if plan.remove is not None and not 0 < plan.remove <= most:
         raise ValueError(f"remove={plan.remove}: at most {most} kv heads can go, a layer keeps one")
@@ -197,11 +197,12 @@ def _point(
 ) -> Point:
     """The point of a model under masks; `made` are the fields from `of` to `lam`."""
     model = run.run.static.model
+    of_head = cost.kv_head_bytes_per_token(model, run.spec.length)
     return Point(
         *made,
         n_heads=sum(int((mask > 0).sum()) for mask in masks),
         n_kv_heads=sum(int(x.sum()) for x in pruning.kept_kv_heads(masks, model.layers)),
-        kv_bytes_per_token=int(pruning.kv_bytes_per_token(masks, model)),
+        kv_bytes_per_token=float(pruning.kv_bytes_per_token(masks, model.layers, of_head)),
         loss=metrics["loss"],
         value=metrics[run.spec.metric],
         gone=tuple(map(str, gone)),

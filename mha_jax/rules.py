@@ -61,6 +61,13 @@ def layer_rows(got: Values) -> list[Values]:
     return rows
 
 
+def unsound(row: Values) -> bool:
+    """Whether a layer lacks a key that is sound; only kv_from may be None in the end."""
+    return any(row.get(key) is None for key in PER_LAYER if key != "model.kv_from") or (
+        "model.kv_from" not in row
+    )
+
+
 def divisors(n: int, near: int, limit: int = 10) -> str:
     """Divisors of n as text: all of them, or the `limit` nearest to `near`."""
     low = [i for i in range(1, math.isqrt(n) + 1) if n % i == 0]
@@ -68,7 +75,7 @@ def divisors(n: int, near: int, limit: int = 10) -> str:
     return ", ".join(map(str, sorted(both)))
 
 
-def _at(raw: Values, value: Any, i: int) -> str:
+def at(raw: Values, value: Any, i: int) -> str:
     """Which layer is meant, where layers differ."""
     differ = any(isinstance(raw.get(key), str) and "," in raw[key] for key in PER_LAYER)
     return f"(layer {i}: {value}) " if differ else ""
@@ -95,14 +102,14 @@ def _heads(got: Values, raw: Values, row: Values, i: int) -> Iterator[Problem]:
     k, h = row.get("model.n_kv_heads"), row.get("model.d_head")
     wrong = None if mixer is None else mixers.wrong(mixer)
     if wrong:
-        yield Problem("model.mixer", raw["model.mixer"], f"{_at(raw, mixer, i)}{wrong}")
+        yield Problem("model.mixer", raw["model.mixer"], f"{at(raw, mixer, i)}{wrong}")
     if n is not None and k is not None and n % k:
-        rule = f"{_at(raw, k, i)}must divide model.n_heads={n}"
+        rule = f"{at(raw, k, i)}must divide model.n_heads={n}"
         fix = f"choose one of {divisors(n, k)}"
         yield Problem("model.n_kv_heads", raw["model.n_kv_heads"], f"{rule}; {fix}")
     if isinstance(h, float):
         d = got["model.d_model"]
-        rule = f"{_at(raw, n, i)}must divide model.d_model={d} while model.d_head is None"
+        rule = f"{at(raw, n, i)}must divide model.d_model={d} while model.d_head is None"
         fix = f"choose one of {divisors(d, n or 1)}, or set model.d_head"
         yield Problem("model.n_heads", raw["model.n_heads"], f"{rule}; {fix}")
     elif h is not None and h % 2 and got.get("model.positions") == "rope":
@@ -117,7 +124,7 @@ def _heads(got: Values, raw: Values, row: Values, i: int) -> Iterator[Problem]:
         rule = f"has keys that values cannot share, and model.share={got['model.share']!r}"
         yield Problem("model.qk_from", "positions", f"{rule}; choose 'none' or 'qk'")
     if got.get("model.share") in ("qk", "qkv") and k is not None and n is not None and k != n:
-        rule = f"{_at(raw, k, i)}must have model.n_kv_heads={k} equal to model.n_heads={n}"
+        rule = f"{at(raw, k, i)}must have model.n_kv_heads={k} equal to model.n_heads={n}"
         fix = "set model.n_kv_heads=None, or choose 'none' or 'kv'"
         yield Problem("model.share", got["model.share"], f"{rule}; {fix}")
 
@@ -132,7 +139,7 @@ def _window(raw: Values, row: Values, i: int) -> Iterator[Problem]:
             "must be 0 where model.window is 0, all keys",
             "set model.window, or lower it to 0",
         )
-    yield Problem("model.n_sinks", raw["model.n_sinks"], f"{_at(raw, sinks, i)}{rule}; {fix}")
+    yield Problem("model.n_sinks", raw["model.n_sinks"], f"{at(raw, sinks, i)}{rule}; {fix}")
 
 
 def _width(got: Values, row: Values, i: int, n_layers: int) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ import functools
 import importlib
 from typing import Any
 
-from mha_jax import cost, mixers, rules
+from mha_jax import cost, kv_rules, mixers, rules
 from mha_jax.config import (
     Hypers,
     LayerSpec,
@@ -70,6 +70,7 @@ def resolve(config: Any) -> tuple[Run | None, list[Problem]]:
             problems.append(Problem(key, raw[key], message))
     problems += [unknown(key, raw[key], known) for key in raw if key not in known]
     problems += rules.all_rules(got, raw)
+    problems += kv_rules.all_rules(got, raw)
 
     layers = _layers(got)
     task_spec = None
@@ -78,6 +79,7 @@ def resolve(config: Any) -> tuple[Run | None, list[Problem]]:
         problems += more
         if task_spec is not None:
             problems += rules.window_needs_causal(layers, raw, task_spec, name)
+            problems += kv_rules.decodes(layers, got, task_spec, name)
             problems += rules.no_readout_needs_width(layers, got, task_spec, name)
     problems = list({str(problem): problem for problem in problems}.values())
     sized = not any(p.key.split(".")[0] in ("task", "model", "train", "limits") for p in problems)
@@ -137,12 +139,15 @@ def _section(cls: Any, name: str, got: Values, **more: Any) -> Any:
 def _layers(got: Values) -> tuple[LayerSpec, ...]:
     """The layers, or () while a per-layer key is not sound."""
     rows = rules.layer_rows(got)
-    if any(len(row) < len(rules.PER_LAYER) or None in row.values() for row in rows):
+    if any(rules.unsound(row) for row in rows):
         return ()
     specs = [{key.split(".")[1]: value for key, value in row.items()} for row in rows]
     if any(mixers.wrong(spec["mixer"]) for spec in specs):
         return ()
-    return tuple(LayerSpec(**{**spec, "mixer": mixers.identity(spec["mixer"])}) for spec in specs)
+    for i, spec in enumerate(specs):
+        spec["mixer"] = mixers.identity(spec["mixer"])
+        spec["kv_from"] = None if spec["kv_from"] == i else spec["kv_from"]
+    return tuple(LayerSpec(**spec) for spec in specs)
 
 
 def _model(got: Values, layers: tuple[LayerSpec, ...]) -> ModelSpec:

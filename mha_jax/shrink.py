@@ -11,7 +11,7 @@ import numpy as np
 
 from mha_jax import cost
 from mha_jax.analysis import pruning, removal
-from mha_jax.config import LayerSpec
+from mha_jax.config import LayerSpec, ModelSpec
 from mha_jax.model import build
 from mha_jax.run import LoadedRun
 
@@ -22,7 +22,7 @@ class Removed(NamedTuple):
     gone: tuple[str, ...]  # "l0.k1"
     keep: list[list[int]]  # query heads of each layer that stay, as `removal.remove` takes them
     n_params: tuple[int, int]  # before, after
-    kv_bytes_per_token: tuple[int, int]
+    kv_bytes_per_token: tuple[float, float]
     difference: float  # largest difference of their outputs, on the first batch of the probe draw
     largest: float  # output there
 
@@ -55,6 +55,10 @@ def without(run: LoadedRun, params: Any, order: pruning.Order, n: int) -> Remove
     masked = jax.jit(lambda p, x, masks: whole.apply(p, x, head_mask=masks)[0])
     outputs = masked(params, inputs, masks)
     removed = jax.jit(lambda p, x: cut.apply(p, x)[0])(smaller_params, inputs)
+
+    def kv_bytes(model: ModelSpec) -> float:
+        return cost.kv_bytes_per_token(model, run.spec.length)
+
     return Removed(
         tuple(
             f"l{layer}.k{head}"
@@ -63,7 +67,7 @@ def without(run: LoadedRun, params: Any, order: pruning.Order, n: int) -> Remove
         ),
         keep,
         (_size(params), _size(smaller_params)),
-        (cost.kv_bytes_per_token(model), cost.kv_bytes_per_token(smaller)),
+        (kv_bytes(model), kv_bytes(smaller)),
         float(jnp.abs(outputs - removed).max()),
         float(jnp.abs(outputs).max()),
     )

@@ -33,6 +33,7 @@ class Layer(nnx.Module):
     def __init__(self, layer: LayerSpec, model: ModelSpec, *, key: jax.Array):
         self.norm_mixer = Norm(model.norm, model.d_model)
         self.mixer = mixers.module(layer.mixer).Mixer(layer, model, key=fold(key, "mixer"))
+        self.kv_from = layer.kv_from
         self.residual = model.residual
         self.width = self.mixer.width
         if (layer.d_ff or model.residual) and self.width != model.d_model:
@@ -45,17 +46,19 @@ class Layer(nnx.Module):
 
     def __call__(
         self, x: jax.Array, *, b: int, t: int, context: Context, probe: Probe | None
-    ) -> tuple[jax.Array, Any]:
+    ) -> tuple[jax.Array, Any, Any]:
+        """The rows after the layer, what the probe made, and keys and values for other layers."""
         resid_btd = context.put("resid_btd", x.reshape(b, t, -1))
         x = resid_btd.reshape(b * t, -1)
         y, stops = self.mixer.mix(self.norm_mixer(x), b=b, t=t, context=context)
         stats = None if probe is None else probe({"resid_btd": resid_btd, **stops})
-        return self._after(self._add(x, y)), stats
+        lent = (stops["k_bskh"], stops["v_bskh"]) if "v_bskh" in stops else None
+        return self._after(self._add(x, y)), stats, lent
 
-    def extend(self, x: jax.Array, kept: Any, step: Step) -> tuple[jax.Array, Any]:
-        """The next rows [b*c, d] with what the mixer keeps of those before."""
-        y, kept = self.mixer.extend(self.norm_mixer(x), kept, step=step)
-        return self._after(self._add(x, y)), kept
+    def extend(self, x: jax.Array, kept: Any, step: Step) -> tuple[jax.Array, Any, Any]:
+        """The next rows [b*c, d], what the mixer keeps now, and what other layers may read."""
+        y, kept, lent = self.mixer.extend(self.norm_mixer(x), kept, step=step)
+        return self._after(self._add(x, y)), kept, lent
 
     def _after(self, x: jax.Array) -> jax.Array:
         if self.norm_mlp is None or self.mlp is None:
@@ -148,7 +151,8 @@ class Transformer(nnx.Module):
             x = (x.reshape(b, t, -1) + self.positions[:t][None]).reshape(b * t, -1)
             if self.qk_from == "positions":
                 qk_rows = jnp.tile(self.positions[:t], (b, 1))
-        stats = []
+        stats: list[Any] = []
+        lent: list[Any] = []
         for i, layer in enumerate(self.layers):
             context = Context(
                 self.mask,
@@ -157,15 +161,17 @@ class Transformer(nnx.Module):
                 None if kv_mask is None else kv_mask[i],
                 {} if replace is None else replace[i],
                 qk_rows,
+                None if layer.kv_from is None else lent[layer.kv_from],
             )
-            x, result = layer(x, b=b, t=t, context=context, probe=probe)
+            x, result, gives = layer(x, b=b, t=t, context=context, probe=probe)
             stats.append(result)
+            lent.append(gives)
         x = self.norm(x)
         x = x if self.readout is None else self.readout(x)
         outputs = x.reshape(b, t, self.n_outputs, self.output_size)
         return outputs, stats if probe is not None else []
 
-    def init_cache(self, b: int, capacity: int, dtype: Any) -> list[Any]:
+    def init_cache(self, b: int, capacity: int) -> list[Any]:
         """What each layer keeps of b sequences of up to `capacity` tokens, without any yet.
 
         Raises:
@@ -182,7 +188,7 @@ class Transformer(nnx.Module):
         for i, layer in enumerate(self.layers):
             if not hasattr(layer.mixer, "extend"):
                 raise ValueError(f"layer {i}: its mixer has no decode path (no method extend)")
-        return [layer.mixer.init_cache(b, capacity, dtype) for layer in self.layers]
+        return [layer.mixer.init_cache(b, capacity) for layer in self.layers]
 
     def extend(
         self,
@@ -209,10 +215,13 @@ class Transformer(nnx.Module):
             rows = self.positions[...][position_bc].reshape(b * c, -1)
             x, qk_rows = x + rows, rows if self.qk_from == "positions" else None
         step = Step(length_b, n_valid_b, position_bc, capacity, qk_rows)
-        after = []
+        after: list[Any] = []
+        lent: list[Any] = []
         for layer, of_layer in zip(self.layers, kept, strict=True):
-            x, of_layer = layer.extend(x, of_layer, step)
+            reads = None if layer.kv_from is None else lent[layer.kv_from]
+            x, of_layer, gives = layer.extend(x, of_layer, step._replace(lent=reads))
             after.append(of_layer)
+            lent.append(gives)
         x = self.norm(x)
         x = x if self.readout is None else self.readout(x)
         return x.reshape(b, c, self.n_outputs, self.output_size), after

@@ -9,7 +9,7 @@ from mha_jax.analysis import bootstrap, scores, targets
 from mha_jax.config import LayerSpec, ModelSpec
 from mha_jax.tasks import TaskSpec
 
-LAYER = LayerSpec(mixer="grouped", n_heads=4, n_kv_heads=4, d_head=4, d_ff=0, window=0, n_sinks=0)
+LAYER = LayerSpec("grouped", 4, 4, 4, d_ff=0, window=0, n_sinks=0, kv_from=None)
 MODEL = ModelSpec(
     d_model=16,
     layers=(LAYER,),
@@ -24,6 +24,13 @@ MODEL = ModelSpec(
     share="none",
     qk_norm=False,
     gate=False,
+    sink_logit=False,
+    d_latent=0,
+    d_latent_q=0,
+    d_rope=0,
+    kv_quant="none",
+    kv_group=2,
+    kv_tail=2,
     kv_init="mean",
     kernel="auto",
     compute_dtype="float32",

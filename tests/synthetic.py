@@ -36,6 +36,7 @@ def static(
         d_ff=0,
         window=0,
         n_sinks=0,
+        kv_from=None,
     )
     fields = {k: v for k, v in base.model.items() if k in config.ModelSpec.__dataclass_fields__}
     return config.StaticConfig(
@@ -88,6 +89,7 @@ def make_run(
     directory = root / f"{label}-{run.hash}"
     directory.mkdir(parents=True)
     task = spec.task.spec
+    length = task.length
     _json(
         directory / "config.json",
         {
@@ -104,7 +106,9 @@ def make_run(
                 "match_to": "",
                 "params_ratio": 1.0,
                 "n_params": 20000,
-                "kv_bytes_per_token": cost.kv_bytes_per_token(spec.model),
+                "kv_bytes_per_token": cost.kv_bytes_per_token(spec.model, length),
+                "kv_bytes_resident": cost.kv_bytes_resident(spec.model, length),
+                "kv_bytes_read_per_step": cost.kv_bytes_read(spec.model, length),
                 "state_bytes": 0,
                 "flops_per_token": 40000,
                 "overrides": {"model.n_heads": spec.model.layers[0].n_heads},

@@ -8,6 +8,7 @@ import pytest
 from flax import nnx
 
 from mha_jax.attention import core
+from mha_jax.attention import fast as fast_form
 from mha_jax.attention.grouped import Attention
 
 # (b, t, k, g, h), mask. Lengths below 17 take the product in letters, from there on folded rows, in
@@ -83,7 +84,7 @@ def test_both_forms_are_the_formula_and_what_jax_says(shape, mask, assert_close)
     desired = in_numpy(*inputs, mask, scale)
 
     def fast(q, k, v):
-        return core.fast(q, k, v, mask, scale)
+        return fast_form.fast(q, k, v, mask, scale)
 
     def reference(q, k, v):
         return core.reference(q, k, v, mask, scale).z_btkgh
@@ -100,7 +101,7 @@ def test_a_query_that_sees_nothing_gets_nothing(length):
     inputs = draw((1, length, 2, 2, 3))
 
     def fast(q, k, v):
-        return core.fast(q, k, v, mask, 1.0)
+        return fast_form.fast(q, k, v, mask, 1.0)
 
     def reference(q, k, v):
         return core.reference(q, k, v, mask, 1.0).z_btkgh
@@ -234,7 +235,7 @@ def test_the_fast_form_is_torch_sdpa(shape, mask, assert_close):
     desired[:2] = [x.reshape(q.shape) for x in desired[:2]]
 
     def fast(q, k, v):
-        return core.fast(q, k, v, mask, 0.3)
+        return fast_form.fast(q, k, v, mask, 0.3)
 
     actual = jax.jit(lambda *args: value_and_grads(fast, *args))(q, key, v, dz)
     assert_close(list(actual), desired)
@@ -248,7 +249,7 @@ def test_bfloat16_products_are_close_and_the_softmax_stays_float32():
     rounded = core.reference(*low, mask, 0.3)
     assert rounded.weights_bkgts.dtype == rounded.scores_bkgts.dtype == jnp.float32
     np.testing.assert_allclose(rounded.weights_bkgts.sum(-1), 1, atol=1e-6)
-    for z in (rounded.z_btkgh, core.fast(*low, mask, 0.3)):
+    for z in (rounded.z_btkgh, fast_form.fast(*low, mask, 0.3)):
         assert z.dtype == jnp.bfloat16
         # A bfloat16 keeps 8 bits: inputs and weights are each rounded by up to 2^-9 of themselves,
         # scores of size 3 by ten times that.

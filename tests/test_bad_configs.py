@@ -78,7 +78,7 @@ TYPES = [
         model__norm="None",
         model__share="True",
         model__kv_init="3",
-        model__cache_dtype="'bfloat16'",
+        model__cache_dtype="'float64'",
     ),
     *keys('"4,4"', model__n_heads="(4, 4)"),
     *keys("type complex", optim__weight_decay="1j"),

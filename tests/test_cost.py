@@ -14,7 +14,7 @@ from cases import config_of, run_of
 
 from mha_jax import cost, evaluate, examine, match, schema, tasks, train
 from mha_jax.analysis import ablation
-from mha_jax.attention import core
+from mha_jax.attention import fast
 from mha_jax.config import LayerSpec, ModelSpec
 from mha_jax.model import build
 
@@ -143,14 +143,15 @@ def test_mlp_widening_of_shazeer_2019() -> None:
 
 def test_cache_bytes() -> None:
     def cache(overrides: dict[str, Any]) -> int:
-        return cost.kv_bytes_per_token(run_of(overrides).static.model)
+        return cost.kv_bytes_per_token(run_of(overrides).static.model, 16)
 
     assert cache({}) == 2 * 4 * 16 * 4  # MHA: 2 d numbers, 4 bytes each
     assert {cache({"model.n_heads": n}) for n in (1, 2, 4, 8)} == {2 * 64 * 4}
     assert cache({"model.n_heads": 8, "model.n_kv_heads": 2}) == 2 * 2 * 8 * 4
     assert cache({"model.n_layers": 3, "model.n_kv_heads": "4,2,1"}) == 2 * (4 + 2 + 1) * 16 * 4
-    for share in ("qk", "kv", "qkv"):
-        assert cache({"model.share": share}) == cache({})
+    assert cache({"model.share": "qk"}) == cache({})
+    for share in ("kv", "qkv"):  # keys are made of the values
+        assert cache({"model.share": share}) == cache({}) / 2
 
 
 @pytest.mark.parametrize(
@@ -162,6 +163,13 @@ def test_cache_bytes() -> None:
         ({"model.n_kv_heads": 2}, "GQA-2"),
         ({"model.n_layers": 2, "model.n_heads": "4,2", "model.n_kv_heads": "4,2"}, "MHA"),
         ({"model.n_layers": 3, "model.n_kv_heads": "4,4,2"}, "GQA-4/4/2"),
+        ({"model.mixer": "mla", "model.n_kv_heads": 1, "model.d_latent": 8}, "MLA"),
+        ({"model.mixer": "mla", "model.n_kv_heads": 2, "model.d_latent": 8}, "GLA-2"),
+        ({"model.mixer": "gta", "model.n_kv_heads": 2}, "GTA-2"),
+        ({"model.n_layers": 4, "model.kv_from": "0,0,2,2"}, "MHA, CLA-2"),
+        ({"model.n_layers": 4, "model.kv_from": "0,1,1,1"}, "MHA, kv of 0/1/1/1"),
+        ({"task.name": "copy", "model.n_kv_heads": 2, "model.kv_quant": "int4"}, "GQA-2, int4"),
+        ({"model.n_layers": 2, "model.mixer": "mla,grouped", "model.d_latent": 8}, "mla+grouped"),
     ],
 )
 def test_variant(overrides: dict[str, Any], expected: str) -> None:
@@ -180,16 +188,16 @@ def test_a_mixer_of_the_users_own_is_asked(monkeypatch: pytest.MonkeyPatch) -> N
     mine = dataclasses.replace(model, layers=(dataclasses.replace(layer, mixer="mine"),))
     static = dataclasses.replace(static, model=mine)
     assert cost.variant(mine) == "mine"
-    assert cost.kv_bytes_per_token(mine) == 3 * 4
+    assert cost.kv_bytes_per_token(mine, 16) == 3 * 4
     assert (cost.state_bytes(mine), cost.state_bytes(model)) == (5 * 4, 0)
     assert cost.n_params(static) == grouped[0] - 4 * 64 * 64 + 7
     assert cost.flops_per_token(static) == grouped[1] - 8 * 64 * 64 + 11 - (4 * 64 - 2) * 13
 
 
 def test_it_knows_the_sizes_that_the_programs_work_in() -> None:
-    assert cost._DIRECT_LENGTH == core.DIRECT_LENGTH
+    assert cost._DIRECT_LENGTH == fast.DIRECT_LENGTH
     for length in (513, 5000):
-        chunk = core.chunk_length(np.ones((length, length), bool))
+        chunk = fast.chunk_length(np.ones((length, length), bool))
         assert cost._chunk_length(length) == chunk
     assert evaluate._EVAL_BATCH == cost._EVAL_BATCH
     assert (examine._PROBE_BATCH, examine._PROBE_FLOATS) == (cost._PROBE_BATCH, cost._PROBE_FLOATS)

@@ -100,7 +100,7 @@ def test_layers_may_differ():
     inputs = jax.random.randint(jax.random.key(1), (B, LENGTH), 0, 11)
     out, kept = stepped(built, params, inputs, (6, 1, 6), LENGTH)
     np.testing.assert_allclose(out[0], built.apply(params, inputs)[0][0], atol=1e-5)
-    assert [x["k_bksh"].shape[1:3] for x in kept] == [(1, 2), (4, LENGTH), (2, 5)]
+    assert [x["k"].shape[1:3] for x in kept] == [(1, 2), (4, LENGTH), (2, 5)]
 
 
 @pytest.mark.parametrize(("window", "n_sinks"), [(0, 0), (1, 0), (3, 0), (3, 2), (2, 5)])
@@ -122,16 +122,21 @@ def test_a_long_sequence_goes_round_the_ring_many_times():
     rng = np.random.default_rng(0)
     q, k, v = (jnp.asarray(rng.normal(size=(1, capacity, 2, 1, 4)), jnp.float32) for _ in range(3))
     whole = core.reference(q, k[:, :, :, 0], v[:, :, :, 0], mask, 0.5).z_btkgh
-    layout = Layout.of(mask, capacity)
-    kept, at = cache.empty(1, 2, 4, layout, jnp.float32), 0
+    slots = Layout.of(mask, capacity).n_slots
+    kept, at = {name: jnp.zeros((1, 2, slots, 4)) for name in "kv"}, 0
+
+    def read(arrays: cache.Cache, position_bs: jax.Array) -> Any:
+        return (arrays["k"],), arrays["v"], False
+
     for c in (9, 1, 1, 20, 1, 8):
         step = cache.Step(jnp.array([at]), jnp.array([c]), jnp.arange(at, at + c)[None], capacity)
         part = slice(at, at + c)
-        new = {"k_bckh": k[:, part, :, 0], "v_bckh": v[:, part, :, 0]}
-        z, kept = cache.extend(kept, q[:, part], new, step, mask, 0.5)
+        new = {"k": k[:, part, :, 0], "v": v[:, part, :, 0]}
+        kept, parts = cache.append(kept, new, step, mask, read)
+        z = cache.attend((q[:, part],), parts, 0.5)
         np.testing.assert_allclose(z, whole[:, part], atol=1e-6)
         at += c
-    assert kept["k_bksh"].shape == (1, 2, 4, 4)
+    assert kept["k"].shape == (1, 2, 4, 4)
 
 
 @pytest.mark.parametrize(("b", "k"), [(1, 4), (1, 1), (4, 2), (4, 1), (4, 4)])
@@ -148,7 +153,7 @@ def test_no_step_copies_the_cache(b, k, window):
 
     args = params, kept, jnp.zeros((b, 1), jnp.int32), jnp.full(b, 5, jnp.int32)
     compiled = jax.jit(one, donate_argnums=1).lower(*args).compile()
-    shape = ",".join(map(str, kept[0]["k_bksh"].shape))
+    shape = ",".join(map(str, kept[0]["k"].shape))
     moved = rf"= f32\[{shape}\]\S* (copy|transpose|concatenate)\("
     assert not re.findall(moved, compiled.as_text())
     assert compiled.memory_analysis().alias_size_in_bytes == cache.nbytes(kept)

@@ -19,7 +19,8 @@ PACKAGE = ROOT / "mha_jax"
 LAYERS = (
     ("config", "rng", "values", "files", "events", "picture", "host", "labels", "packing", "tune")
     + ("mixers", "taskref", "terminal", "flags"),
-    ("attention", "loss", "optim", "cost", "tasks", "keys", "rules", "schema", "load", "changes"),
+    ("attention", "loss", "optim", "cost", "layer_cost", "tasks", "keys", "rules", "kv_rules")
+    + ("schema", "load", "changes"),
     ("blocks", "ends", "transformer", "model"),
     ("train", "evaluate", "examine", "analysis", "given", "heads", "sampling", "decode"),
     ("group", "match", "members", "sweep", "plan", "writer", "records", "manifest", "checkpoint")
@@ -34,7 +35,8 @@ ONLY: dict[str, set[str]] = {
     "tasks": set(),
     "loss": {"tasks"},
     "optim": set(),
-    "cost": {"tasks"},
+    "cost": {"layer_cost", "tasks"},
+    "layer_cost": set(),
     "blocks": {"attention"},
     "ends": {"attention", "blocks", "tasks"},
     "transformer": {"attention", "blocks", "ends", "tasks"},

@@ -180,7 +180,7 @@ def test_the_removed_model_equals_the_masked_one(pruned: prune.Pruned) -> None:
 
 def test_where_no_head_is_shared_there_is_one_curve() -> None:
     def layer(n: int, k: int) -> LayerSpec:
-        return LayerSpec("grouped", n, k, 4, 0, 0, 0)
+        return LayerSpec("grouped", n, k, 4, 0, 0, 0, None)
 
     assert prune.kinds([layer(4, 4), layer(2, 2)]) == ("n",)
     assert prune.kinds([layer(4, 4), layer(2, 1)]) == ("n", "k")

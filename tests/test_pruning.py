@@ -86,7 +86,9 @@ def test_a_head_that_is_not_there_is_refused(head: Head) -> None:
 
 def test_a_query_head_frees_no_cache_unless_its_group_goes() -> None:
     def after(*heads: Head, model=GQA) -> int:
-        return int(pruning.kv_bytes_per_token(pruning.masks(heads, model.layers), model))
+        of_head = [2 * layer.d_head * 4 for layer in model.layers]
+        masks = pruning.masks(heads, model.layers)
+        return int(pruning.kv_bytes_per_token(masks, model.layers, of_head))
 
     one = 2 * 4 * 4  # a key and a value of 4 numbers of 4 bytes
     assert after() == 4 * one
@@ -98,15 +100,11 @@ def test_a_query_head_frees_no_cache_unless_its_group_goes() -> None:
     assert after(Head(1, "n", 1), model=wide) == 2 * one + 3 * 2 * one
 
     steps = pruning.curve_masks(pruning.order(IMPORTANCE), GQA.layers)
-    bytes_m = pruning.kv_bytes_per_token(steps, GQA)
+    bytes_m = pruning.kv_bytes_per_token(steps, GQA.layers, [one, one])
     # Gone: n1 n2(l1) n2 n0(l1) n0: group 0 of layer 0; n3(l1): group 1 of layer 1; ...
     np.testing.assert_array_equal(bytes_m, one * np.array([4, 4, 4, 4, 4, 3, 2, 1, 0]))
     kept = pruning.kept_kv_heads([np.array([0.0, 0.2, 0, 0])], GQA.layers[:1])
     np.testing.assert_array_equal(kept[0], [True, False])
-
-    other = model_of(1, mixer="mine.py@0123456789")
-    with pytest.raises(ValueError, match="^layer 0 has the mixer .* need 'grouped'$"):
-        pruning.kv_bytes_per_token([np.ones(4)], other)
 
 
 MODEL = build(GQA, spec_of())

@@ -87,8 +87,9 @@ def test_it_is_the_masked_model(name: str, assert_close) -> None:
     # A model of that description has such parameters, and the cache that the mask promised.
     fresh = jax.eval_shape(build(smaller, spec_of()).init, jax.random.key(0))
     assert jax.tree.map(jnp.shape, smaller_params) == jax.tree.map(jnp.shape, fresh)
-    promised = pruning.kv_bytes_per_token(keep_masks(keep, model), model)
-    assert cost.kv_bytes_per_token(smaller) == promised
+    of_head = cost.kv_head_bytes_per_token(model, 6)
+    promised = pruning.kv_bytes_per_token(keep_masks(keep, model), model.layers, of_head)
+    assert cost.kv_bytes_per_token(smaller, 6) == promised
     assert [layer.n_heads for layer in smaller.layers] == [len(kept) for kept in keep]
 
 

@@ -41,7 +41,7 @@ def test_every_task_has_a_section_and_a_run(name: str) -> None:
 
 def test_defaults_are_filled_in() -> None:
     (layer,) = run_of({"model.n_heads": 8}).static.model.layers
-    assert layer == LayerSpec("grouped", 8, 8, 8, 0, 0, 0)
+    assert layer == LayerSpec("grouped", 8, 8, 8, 0, 0, 0, None)
     (layer,) = run_of(
         {"model.n_heads": 8, "model.d_head": 5, "model.n_kv_heads": 2}
     ).static.model.layers

@@ -313,9 +313,10 @@ import sys
 from configs.base import get_config
 from mha_jax import tasks
 from mha_jax.config import LayerSpec, ModelSpec, TaskRef
-layer = LayerSpec("grouped", 4, 4, 16, 0, 0, 0)
+layer = LayerSpec("grouped", 4, 4, 16, 0, 0, 0, None)
 model = ModelSpec(64, (layer,), "learned", "content", "none", False, False, "gelu", True, True,
-                  "none", False, False, "mean", "auto", "float32", "float32")
+                  "none", False, False, False, 0, 0, 0, "none", 1, 0,
+                  "mean", "auto", "float32", "float32")
 for name in tasks.NAMES:
     params = tuple(sorted(get_config().task[name].to_dict().items()))
     task = TaskRef(name, 0, params, "")

@@ -15,8 +15,9 @@ sample = jax.jit(nearest.sample, static_argnums=(2, 3))
 CONFIGS = [nearest.Config(16, 16, 16), nearest.Config(3, 5, 2), nearest.Config(2, 1, 40)]
 
 MODEL = ModelSpec(
-    *(64, (LayerSpec("grouped", 8, 8, 8, 0, 0, 0),), "none", "content", "none", False, False),
-    *("gelu", True, True, "none", False, False, "mean", "auto", "float32", "float32"),
+    *(64, (LayerSpec("grouped", 8, 8, 8, 0, 0, 0, None),), "none", "content", "none", False, False),
+    *("gelu", True, True, "none", False, False, False, 0, 0, 0, "none", 1, 0),
+    *("mean", "auto", "float32", "float32"),
 )
 
 

@@ -16,7 +16,7 @@ CONFIGS = [taps.Config(16, 4, 16), taps.Config(5, 4, 1), taps.Config(9, 1, 3), t
 
 
 def model(n_heads, n_kv_heads, d_head, d_model=64, n_layers=1, **changes):
-    layer = LayerSpec("grouped", n_heads, n_kv_heads, d_head, 0, 0, 0)
+    layer = LayerSpec("grouped", n_heads, n_kv_heads, d_head, 0, 0, 0, None)
     layer = dataclasses.replace(
         layer, **{field: changes.pop(field) for field in ("d_ff", "mixer") if field in changes}
     )
@@ -34,6 +34,13 @@ def model(n_heads, n_kv_heads, d_head, d_model=64, n_layers=1, **changes):
         qk_from="positions",
         qk_norm=False,
         gate=False,
+        sink_logit=False,
+        d_latent=0,
+        d_latent_q=0,
+        d_rope=0,
+        kv_quant="none",
+        kv_group=1,
+        kv_tail=0,
         kv_init="mean",
         kernel="auto",
         compute_dtype="float32",

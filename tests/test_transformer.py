@@ -178,7 +178,7 @@ def test_a_layer_is_mixer_then_mlp_each_normed_before(residual, assert_close):
     y, _ = layer.mixer.mix(layer.norm_mixer(x), b=3, t=6, context=context)
     after = x + y if residual else y
     expected = layer.mlp(layer.norm_mlp(after)) + (after if residual else 0)
-    actual, stats = layer(x, b=3, t=6, context=context, probe=None)
+    actual, stats, _ = layer(x, b=3, t=6, context=context, probe=None)
     assert stats is None
     assert_close(actual, expected)
 
@@ -198,7 +198,7 @@ def test_linear_readout_of_the_normed_stream(norm, assert_close):
     transformer.readout.out.b[...] = jnp.arange(10.0)
     x = stops_of(transformer, TOKENS)[0]["resid_btd"].reshape(18, 16)
     context = Context(core.Mask("causal"))
-    x, _ = transformer.layers[0](x, b=3, t=6, context=context, probe=None)
+    x, _, _ = transformer.layers[0](x, b=3, t=6, context=context, probe=None)
     expected = value(transformer.norm(x)) @ value(transformer.readout.out.w) + np.arange(10.0)
     outputs = transformer(TOKENS)[0]
     assert outputs.dtype == jnp.float32
@@ -219,7 +219,7 @@ def test_without_a_readout_the_last_columns_are_the_answer(assert_close):
     transformer = transformer_of(spec, norm="layer")
     assert transformer.readout is None
     x = stops_of(transformer, TOKENS)[0]["resid_btd"].reshape(18, 16)
-    x, _ = transformer.layers[0](x, b=3, t=6, context=Context(core.Mask("causal")), probe=None)
+    x, _, _ = transformer.layers[0](x, b=3, t=6, context=Context(core.Mask("causal")), probe=None)
     assert_close(transformer(TOKENS)[0], transformer.norm(x).reshape(3, 6, 2, 8))
     bare = transformer_of(spec, use_wo=False)
     assert_close(

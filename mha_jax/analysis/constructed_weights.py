@@ -40,6 +40,7 @@ def model_spec(built: Construction) -> ModelSpec:
             d_ff=0,
             window=0,
             n_sinks=0,
+            kv_from=None,
         )
         for heads in built.layers
     )
@@ -57,6 +58,13 @@ def model_spec(built: Construction) -> ModelSpec:
         share="none",
         qk_norm=False,
         gate=False,
+        sink_logit=False,
+        d_latent=0,
+        d_latent_q=0,
+        d_rope=0,
+        kv_quant="none",
+        kv_group=1,
+        kv_tail=0,
         kv_init="mean",
         kernel="auto",
         compute_dtype="float32",

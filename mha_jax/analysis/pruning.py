@@ -21,7 +21,7 @@ import numpy as np
 
 from mha_jax.analysis.ablation import Losses
 from mha_jax.attention.stops import Replacement
-from mha_jax.config import LayerSpec, ModelSpec
+from mha_jax.config import LayerSpec
 
 # Masks that are tried side by side: memory must not grow with their number.
 _TOGETHER = 8
@@ -124,25 +124,21 @@ def kept_kv_heads(masks: Sequence[Any], layers: Sequence[LayerSpec]) -> list[np.
     return kept
 
 
-def kv_bytes_per_token(masks: Sequence[Any], model: ModelSpec) -> np.ndarray:
-    """Bytes that decoding keeps for each token: 2 h numbers for each kv head that is still read.
+def kv_bytes_per_token(
+    masks: Sequence[Any], layers: Sequence[LayerSpec], of_head: Sequence[float]
+) -> np.ndarray:
+    """Bytes that decoding keeps for each token: those of each kv head that is still read.
 
     Args:
       masks: for each layer [..., n]; the axes before the last are those of the result.
-      model: whose layers they are.
-
-    Raises:
-      ValueError: a mixer whose cache is not made of kv heads.
+      layers: whose heads they are.
+      of_head: bytes of one kv head of each layer, `cost.kv_head_bytes_per_token`.
     """
-    total = np.zeros(np.shape(masks[0])[:-1], np.int64)
-    for i, kept in enumerate(kept_kv_heads(masks, model.layers)):
-        layer = model.layers[i]
-        if layer.mixer != "grouped":
-            raise ValueError(
-                f"layer {i} has the mixer {layer.mixer!r}; bytes by kv head need 'grouped'"
-            )
-        total += 2 * layer.d_head * jnp.dtype(model.cache_dtype).itemsize * kept.sum(-1)
-    return total
+    kept = kept_kv_heads(masks, layers)
+    return sum(
+        (size * heads.sum(-1) for size, heads in zip(of_head, kept, strict=True)),
+        np.zeros(np.shape(masks[0])[:-1]),
+    )
 
 
 def masked(losses: Losses, masks: Sequence[Any]) -> Losses:

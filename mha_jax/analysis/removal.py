@@ -26,7 +26,7 @@ from mha_jax.config import LayerSpec, ModelSpec
 
 Keep = Sequence[Sequence[int]]
 
-_QUERY = ("wq", "bq", "wg", "bg")  # columns by query head
+_QUERY = ("wq", "bq", "wg", "bg", "sink")  # columns by query head
 _KV = ("wk", "bk", "wv", "bv")  # columns by kv head
 
 
@@ -179,7 +179,7 @@ def _taken(
     """The part of a mixer's parameter that stays."""
     if name in _QUERY or name in _KV:
         which = heads if name in _QUERY else kv_heads
-        return _columns(w, layer.d_head, which)
+        return _columns(w, 1 if name == "sink" else layer.d_head, which)
     return _columns(w.T, layer.d_head, heads).T if name == "wo" else w
 
 

@@ -28,7 +28,7 @@ from mha_jax.attention.positions import rope
 
 Params = Mapping[str, jax.Array]
 
-_QUERY = ("wq", "bq", "wg", "bg")  # columns by query head
+_QUERY = ("wq", "bq", "wg", "bg", "sink")  # columns by query head
 _KV = ("wk", "bk", "wv", "bv")
 
 

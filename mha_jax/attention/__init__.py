@@ -15,14 +15,17 @@ A mixer moves information between positions. Its module holds
                      what replaces which stop (`context.put`), and other rows for queries and keys
                      where the model makes them from positions
             y        [b*t, width]; the layer adds the residual
-            stops    {} unless `context.wants_stops`; then those of `stops.STOPS` with a meaning
-                     for this mixer; "resid_btd" is added by the layer
+            stops    those of `stops.STOPS` with a meaning for this mixer, if
+                     `context.wants_stops`; "resid_btd" is added by the layer
 
         and, where the model is to decode token by token, what the layer keeps of earlier tokens:
 
-        init_cache(b, capacity, dtype) -> kept     arrays for b sequences of up to `capacity` tokens
-        extend(x, kept, *, step) -> (y, kept)      `mix` of the next tokens, rows [b*c, d];
-                                                   cache.Step says where they stand
+        init_cache(b, capacity) -> kept               arrays for b sequences of up to `capacity`
+                                                      tokens
+        extend(x, kept, *, step) -> (y, kept, lent)   `mix` of the next tokens, rows [b*c, d];
+                                                      cache.Step says where they stand; `lent` is
+                                                      for layers that read this one's keys and
+                                                      values (model.kv_from), None: there are none
 
     cost(layer, model) -> dict    integers of one layer by arithmetic on the config: "params",
                                   "cache_elements" (kept for each token of a sequence while
@@ -32,6 +35,7 @@ A mixer moves information between positions. Its module holds
                                   dry run calls it, which imports jax if the module does; a run
                                   whose model has other parameters than were told fails
 
-`core.py` holds the pure functions; `grouped.py` is MHA, GQA and MQA, whose cost is in
-`mha_jax/cost.py`, which imports no jax.
+Of the package itself are `grouped` (MHA, GQA, MQA), `mla` (latents: MLA, GLA) and `gta` (tied keys
+and values), each a `kind.Kind`. `core.py` and `fast.py` hold the pure functions, `cache.py` and
+`quantised.py` what is stored. Their cost is in `mha_jax/cost.py`, which imports no jax.
 """

@@ -41,6 +41,18 @@ def check_share(share: str, known: tuple[str, ...], n_heads: int, n_kv_heads: in
         raise ValueError(f"share={share!r} needs n_kv_heads={n_kv_heads} = n_heads={n_heads}")
 
 
+def check_stored(share: str, borrows: bool, quantised: bool, window: int) -> None:
+    """Raises:
+    ValueError: ways of storing keys and values that do not go together.
+    """
+    if borrows and share not in ("none", "kv"):
+        raise ValueError(f"share={share!r} makes keys of wq, and a layer that borrows has other's")
+    if quantised and share in ("kv", "qkv"):
+        raise ValueError(f"share={share!r} stores one array, which cannot be quantised two ways")
+    if quantised and window:
+        raise ValueError(f"window={window} overwrites tokens that are quantised together")
+
+
 def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
     """Raises:
     ValueError: a value that is not known.

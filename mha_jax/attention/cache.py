@@ -4,11 +4,13 @@ Arrays are [b, k, s, h] with s slots: with [b, s, k, h] every step would copy th
 with it. A layer without a window has a slot for each position. One with a window has `n_sinks`
 slots for the first positions and a ring of `window` for the newest, so that position p overwrites
 position p - window where it stands and nothing is ever shifted. Which position stands in a slot
-follows from the number of tokens alone. Letters as in `core`, and c new tokens.
+follows from the number of tokens alone. Letters as in `core`, and c new tokens, r rows of queries
+of one kv head.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +19,7 @@ import numpy as np
 
 from mha_jax.attention.core import LOWEST, Mask
 
-Cache = dict[str, jax.Array]
+Cache = dict[str, jax.Array]  # of one layer: [b, k, s, h] by name
 
 
 class Layout(NamedTuple):
@@ -59,6 +61,15 @@ class Layout(NamedTuple):
         return jnp.where(newest_bs < length_b1, newest_bs, -1)
 
 
+class Part(NamedTuple):
+    """Keys and values that stand together, and which queries read them."""
+
+    keys: tuple[jax.Array, ...]  # [b, k, s, h], or k = 1: for all kv heads; their products add up
+    values_bksh: jax.Array
+    seen_bcs: jax.Array
+    made: bool  # they are computed from what is stored
+
+
 class Step(NamedTuple):
     """Where the next c tokens of b sequences stand."""
 
@@ -67,15 +78,20 @@ class Step(NamedTuple):
     position_bc: jax.Array
     capacity: int  # tokens that a sequence may have
     qk_rows: jax.Array | None = None  # as in `stops.Context`
+    lent: Any = None  # what the layer whose keys and values this one reads gave out
+
+    def own(self) -> jax.Array:
+        """Positions of the tokens that count, int [b, c]; -1: it does not."""
+        c = self.position_bc.shape[1]
+        return jnp.where(jnp.arange(c)[None] < self.n_valid_b[:, None], self.position_bc, -1)
 
 
-def empty(b: int, n_kv_heads: int, d_head: int, layout: Layout, dtype: Any) -> Cache:
-    """A cache without tokens."""
-    shape = (b, n_kv_heads, layout.n_slots, d_head)
-    return {"k_bksh": jnp.zeros(shape, dtype), "v_bksh": jnp.zeros(shape, dtype)}
+# The keys, whose products add up, and the values of arrays [b, k, s, h] at positions [b, s]; and
+# whether they are computed.
+Reader = Callable[[Cache, jax.Array], tuple[tuple[jax.Array, ...], jax.Array, bool]]
 
 
-def append(
+def put(
     x_bksh: jax.Array,
     new_bckh: jax.Array,
     length_b: jax.Array,
@@ -102,78 +118,110 @@ def append(
     return x_bksh.at[row_b1, :, slot_bc].set(new_bckh.astype(x_bksh.dtype), mode="drop")
 
 
-def attend(
-    q_bckgh: jax.Array,
-    position_bc: jax.Array,
-    keys_bksh: jax.Array,
-    values_bksh: jax.Array,
-    position_bs: jax.Array,
-    mask: Mask,
-    scale: float,
-) -> jax.Array:
-    """z_bckgh of queries over keys that stand anywhere, each with its position; -1: no key.
-
-    As `core.reference`, with scores and softmax in float32. One query of one sequence, or of one kv
-    head, multiplies and adds: a product with so short an axis would copy the cache.
-    """
-    b, c, k, g, h = q_bckgh.shape
-    f32 = jnp.float32
-    seen_bcs = mask.sees(position_bc[:, :, None], position_bs[:, None, :])
-    seen_bcs &= position_bs[:, None, :] >= 0
-    # An empty row, of a token that does not count, becomes a mean: nothing reads it.
-    q_bkrh = (q_bckgh.astype(f32) * scale).transpose(0, 2, 1, 3, 4).reshape(b, k, c * g, h)
-    seen_bkrs = jnp.repeat(seen_bcs, g, axis=1)[:, None]
-    if c == 1 and 1 in (b, k):
-        scores_bkrs = (q_bkrh[:, :, :, None] * keys_bksh[:, :, None].astype(f32)).sum(-1)
-    else:
-        scores_bkrs = jnp.einsum(
-            "bkrh,bksh->bkrs", q_bkrh, keys_bksh.astype(f32), preferred_element_type=f32
-        )
-    weights_bkrs = jax.nn.softmax(jnp.where(seen_bkrs, scores_bkrs, LOWEST))
-    if c == 1 and 1 in (b, k):
-        z_bkrh = (weights_bkrs[..., None] * values_bksh[:, :, None].astype(f32)).sum(-2)
-    else:
-        z_bkrh = jnp.einsum(
-            "bkrs,bksh->bkrh", weights_bkrs, values_bksh.astype(f32), preferred_element_type=f32
-        )
-    return z_bkrh.reshape(b, k, c, g, h).transpose(0, 2, 1, 3, 4)
-
-
-def extend(
-    cache: Cache, q_bckgh: jax.Array, new: Cache, step: Step, mask: Mask, scale: float
-) -> tuple[jax.Array, Cache]:
-    """Attends from the next tokens to all that they see, and adds them to the cache.
+def append(
+    kept: Cache, new: Cache, step: Step, mask: Mask, read: Reader
+) -> tuple[Cache, tuple[Part, ...]]:
+    """Adds the next tokens, and gives out what their queries read.
 
     One token goes in first and reads the cache alone. Of more the first ones may read what the last
     ones overwrite, so they read the cache as it was, and each other.
 
     Args:
-      cache: `k_bksh` and `v_bksh` before the tokens.
-      q_bckgh: their queries.
-      new: their `k_bckh` and `v_bckh`.
+      kept: before the tokens.
+      new: of the tokens, [b, c, k, h], by the same names.
       step: where they stand.
-      mask, scale: of the layer.
-
-    Returns:
-      z_bckgh, float32, and the cache with the tokens.
+      mask: of the layer.
+      read: makes keys and values of what is stored.
     """
-    c, layout = q_bckgh.shape[1], Layout.of(mask, step.capacity)
-    counts = step.length_b, step.n_valid_b
-    # As they will stand in the cache, so that a chunk reads what single steps do.
-    added = [new[f"{name}_bckh"].astype(cache[f"{name}_bksh"].dtype) for name in "kv"]
-    before = [cache["k_bksh"], cache["v_bksh"]]
-    after = [append(x, y, *counts, layout) for x, y in zip(before, added, strict=True)]
+    layout, c = Layout.of(mask, step.capacity), step.position_bc.shape[1]
+
+    def part(arrays: Cache, position_bs: jax.Array) -> Part:
+        keys, values_bksh, made = read(arrays, position_bs)
+        seen_bcs = mask.sees(step.position_bc[:, :, None], position_bs[:, None, :])
+        return Part(keys, values_bksh, seen_bcs & (position_bs[:, None, :] >= 0), made)
+
+    after = {
+        name: put(x, new[name], step.length_b, step.n_valid_b, layout) for name, x in kept.items()
+    }
     if c == 1:
-        read, position_bs = after, layout.positions(step.length_b + step.n_valid_b)
-    else:
-        pairs = zip(before, added, strict=True)
-        read = [jnp.concatenate([x, y.transpose(0, 2, 1, 3)], axis=2) for x, y in pairs]
-        valid_bc = jnp.arange(c)[None] < step.n_valid_b[:, None]
-        own_bc = jnp.where(valid_bc, step.position_bc, -1)
-        position_bs = jnp.concatenate([layout.positions(step.length_b), own_bc], axis=1)
-    keys, values = read
-    z_bckgh = attend(q_bckgh, step.position_bc, keys, values, position_bs, mask, scale)
-    return z_bckgh, dict(zip(("k_bksh", "v_bksh"), after, strict=True))
+        return after, (part(after, layout.positions(step.length_b + step.n_valid_b)),)
+    # As they will stand in the cache, so that a chunk reads what single steps do.
+    chunk = {name: new[name].astype(x.dtype).transpose(0, 2, 1, 3) for name, x in kept.items()}
+    return after, (part(kept, layout.positions(step.length_b)), part(chunk, step.own()))
+
+
+def attend(
+    q: Sequence[jax.Array], parts: Sequence[Part], scale: float, sink_kg: jax.Array | None = None
+) -> jax.Array:
+    """z_bckgh of queries over keys that stand anywhere, float32.
+
+    As `core.reference`, with scores and softmax in float32. One query of one sequence, or of one kv
+    head, or over keys that are computed, multiplies and adds: a product with so short an axis would
+    copy the cache, and computed keys would be written out before.
+
+    Args:
+      q: for each of the parts' keys the queries, [b, c, k, g, h].
+      parts: what they read.
+      scale: of the scores.
+      sink_kg: a logit of each head that takes part in its softmax and has no value.
+    """
+    b, c, k, g = q[0].shape[:4]
+    rows = [_rows(x * scale) for x in q]
+    scores_bkrs = jnp.concatenate([_scores(rows, part, c) for part in parts], axis=-1)
+    sink_kr = None if sink_kg is None else jnp.tile(sink_kg, (1, c))  # the rows r are (c, g)
+    weights_bkrs = _softmax(scores_bkrs, sink_kr)
+    total, start = jnp.zeros(()), 0
+    for part in parts:
+        n_slots = part.values_bksh.shape[2]
+        here_bkrs = weights_bkrs[..., start : start + n_slots]
+        total, start = total + _weighted(here_bkrs, part, c), start + n_slots
+    return total.reshape(b, k, c, g, -1).transpose(0, 2, 1, 3, 4)
+
+
+def _rows(q_bckgh: jax.Array) -> jax.Array:
+    b, c, k, g, h = q_bckgh.shape
+    return q_bckgh.astype(jnp.float32).transpose(0, 2, 1, 3, 4).reshape(b, k, c * g, h)
+
+
+def _multiplies(part: Part, c: int) -> bool:
+    return c == 1 and (part.made or 1 in part.values_bksh.shape[:2])
+
+
+def _scores(rows: Sequence[jax.Array], part: Part, c: int) -> jax.Array:
+    b, k, r, _ = rows[0].shape
+    total = jnp.zeros(())
+    for q_bkrh, keys_bksh in zip(rows, part.keys, strict=True):
+        shared = keys_bksh.shape[1] != k
+        q_bkrh = q_bkrh.reshape(b, 1, k * r, -1) if shared else q_bkrh
+        keys_bksh = keys_bksh.astype(jnp.float32)
+        if _multiplies(part, c) or (c == 1 and shared):
+            scores_bkrs = (q_bkrh[:, :, :, None] * keys_bksh[:, :, None]).sum(-1)
+        else:
+            scores_bkrs = jnp.einsum(
+                "bkrh,bksh->bkrs", q_bkrh, keys_bksh, preferred_element_type=jnp.float32
+            )
+        total = total + scores_bkrs.reshape(b, k, r, -1)
+    # An empty row, of a token that does not count, becomes a mean: nothing reads it.
+    seen_bkrs = jnp.repeat(part.seen_bcs, r // c, axis=1)[:, None]
+    return jnp.where(seen_bkrs, total, LOWEST)
+
+
+def _softmax(scores_bkrs: jax.Array, sink_kr: jax.Array | None) -> jax.Array:
+    if sink_kr is None:
+        return jax.nn.softmax(scores_bkrs)
+    sink_bkr1 = sink_kr[None, :, :, None]
+    largest = jnp.maximum(scores_bkrs.max(-1, keepdims=True), sink_bkr1)
+    exp_bkrs = jnp.exp(scores_bkrs - largest)
+    return exp_bkrs / (exp_bkrs.sum(-1, keepdims=True) + jnp.exp(sink_bkr1 - largest))
+
+
+def _weighted(weights_bkrs: jax.Array, part: Part, c: int) -> jax.Array:
+    values_bksh = part.values_bksh.astype(jnp.float32)
+    if _multiplies(part, c):
+        return (weights_bkrs[..., None] * values_bksh[:, :, None]).sum(-2)
+    return jnp.einsum(
+        "bkrs,bksh->bkrh", weights_bkrs, values_bksh, preferred_element_type=jnp.float32
+    )
 
 
 def nbytes(cache: Any) -> int:

@@ -15,9 +15,17 @@ import jax.numpy as jnp
 from flax import nnx
 
 from mha_jax.attention import cache, core, per_head
-from mha_jax.attention.arguments import check_choice, check_heads, check_rope, check_share
+from mha_jax.attention.arguments import (
+    check_choice,
+    check_heads,
+    check_rope,
+    check_share,
+    check_stored,
+)
 from mha_jax.attention.init import normal
+from mha_jax.attention.kind import Kind, Projected, Whole
 from mha_jax.attention.positions import rope as rotate
+from mha_jax.attention.quantised import Quantised
 from mha_jax.attention.stops import Context
 from mha_jax.config import LayerSpec, ModelSpec
 
@@ -25,7 +33,7 @@ from mha_jax.config import LayerSpec, ModelSpec
 SHARES = {"none": "qkv", "qk": "qqv", "kv": "qkk", "qkv": "qqq"}
 
 
-class Attention(nnx.Module):
+class Attention(Kind):
     """Self-attention of `n_heads` query heads over `n_kv_heads` key/value heads.
 
     Parameters: wq [d, n*h], wk and wv [d, k*h], wo [n*h, d], 2-D and apart: with n*h fixed the head
@@ -48,13 +56,18 @@ class Attention(nnx.Module):
       qk_norm: RMS-normalise queries and keys of each head, with learned scales [h] (Dehghani et
         al. 2023, with RMS in place of layer norm).
       gate: multiply each head's z by sigmoid(x @ wg), wg [d, n*h] (Qiu et al. 2025).
+      sink_logit: each head has a learned logit, 0 at first, in the denominator of its softmax.
       rope: rotary positions; needs an even d_head.
       bias: add a bias, zero at first, to every linear map.
       kv_init: how fewer kv heads start. `mean`: the MHA draw [d, n*h], averaged over the g heads of
         each group and multiplied by sqrt(g), which keeps the variance; `fresh`: a draw of its own.
         The two are equal for k = n.
+      borrows: keys and values are those of an earlier layer (Brandon et al. 2024), which the
+        caller passes on; there are no wk and wv.
+      quantised: keys and values are stored in few bits; None: as they are.
       kernel: `auto` and `fast` are the fast form unless weights are asked for; `reference`.
       dtype: of the products; parameters and softmax are float32.
+      cache_dtype: what keys and values are rounded to and stored in.
       rngs: `nnx.Rngs`; one `params` key is taken from it, nothing is stored.
 
     Raises:
@@ -77,11 +90,15 @@ class Attention(nnx.Module):
         share: str = "none",
         qk_norm: bool = False,
         gate: bool = False,
+        sink_logit: bool = False,
         rope: bool = False,
         bias: bool = False,
         kv_init: str = "mean",
+        borrows: bool = False,
+        quantised: Quantised | None = None,
         kernel: str = "auto",
         dtype: Any = jnp.float32,
+        cache_dtype: Any = jnp.float32,
         rngs: nnx.Rngs,
     ):
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
@@ -89,15 +106,17 @@ class Attention(nnx.Module):
         check_share(share, tuple(SHARES), n_heads, n_kv_heads)
         check_choice("kv_init", kv_init, ("mean", "fresh"))
         check_choice("kernel", kernel, ("auto", "fast", "reference"))
+        check_stored(share, borrows, quantised is not None, window)
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.d_head = check_rope(d_model // n_heads if d_head is None else d_head, rope)
         self.mask = core.Mask(mask, n_context, window, n_sinks).check()
         self.scale = self.d_head**-0.5 if scale else 1.0
-        self.share, self.rope, self.kernel, self.dtype = share, rope, kernel, dtype
+        self.share, self.rope, self.borrows, self.quantised = share, rope, borrows, quantised
+        self.kernel, self.dtype, self.cache_dtype = kernel, dtype, cache_dtype
 
         key, inner = rngs.params(), n_heads * self.d_head
         self.width = d_model if use_wo else inner  # columns of the output
-        made = SHARES[share]
+        made = "q" if borrows else SHARES[share]
         self.wq = nnx.Param(normal(key, "wq", (d_model, inner)))
         self.wk = self._kv_param(key, "wk", d_model, kv_init) if "k" in made else None
         self.wv = self._kv_param(key, "wv", d_model, kv_init) if "v" in made else None
@@ -108,7 +127,8 @@ class Attention(nnx.Module):
             for w in (self.wq, self.wk, self.wv, self.wg, self.wo)
         )
         self.q_norm = nnx.Param(jnp.ones(self.d_head)) if qk_norm else None
-        self.k_norm = nnx.Param(jnp.ones(self.d_head)) if qk_norm else None
+        self.k_norm = nnx.Param(jnp.ones(self.d_head)) if qk_norm and not borrows else None
+        self.sink = nnx.Param(jnp.zeros(n_heads)) if sink_logit else None
 
     def _kv_param(self, key: jax.Array, name: str, d: int, kv_init: str) -> nnx.Param:
         n, k, h = self.n_heads, self.n_kv_heads, self.d_head
@@ -117,107 +137,79 @@ class Attention(nnx.Module):
         w_dkgh = normal(key, name, (d, n * h)).reshape(d, k, n // k, h)
         return nnx.Param((math.sqrt(n // k) * w_dkgh.mean(axis=2)).reshape(d, k * h))
 
-    def __call__(self, x_btd: jax.Array, *, return_weights: bool = False) -> Any:
-        """Attend.
+    def whole(self, x: jax.Array, b: int, t: int, context: Context) -> Whole:
+        """Keys and values are the lender's where this layer has none of its own."""
+        q_btkgh, new, gate = self._rows(x, b, t, context.qk_rows)
+        q_btkgh = rotate(q_btkgh) if self.rope else q_btkgh
+        if self.borrows:
+            assert context.lent is not None
+            k_bskh, v_bskh = context.lent
+            return Whole(q_btkgh, k_bskh, v_bskh, gate)
+        if "kv" in new:  # rounded before keys are made of it
+            v_bskh = self.rounded(new["kv"])
+            k_bskh = self._normed(v_bskh)
+            k_bskh = rotate(k_bskh) if self.rope else k_bskh
+            return Whole(q_btkgh, k_bskh, v_bskh, gate)
+        k_bskh = rotate(new["k"]) if self.rope else new["k"]
+        return Whole(q_btkgh, self.rounded(k_bskh), self.rounded(new["v"]), gate)
 
-        Args:
-          x_btd: [b, t, d_model].
-          return_weights: also return the weights; takes the reference form.
-
-        Returns:
-          [b, t, d_model], or that and the attention weights, float32 [b, n, t, s].
-        """
-        b, t, d = x_btd.shape
-        context = Context(self.mask, wants_stops=return_weights)
-        y, stops = self.mix(x_btd.reshape(b * t, d), b=b, t=t, context=context)
-        y_btd = y.reshape(b, t, self.width)
-        if not return_weights:
-            return y_btd
-        return y_btd, stops["weights_bkgts"].reshape(b, self.n_heads, t, t)
-
-    def mix(
-        self, x: jax.Array, *, b: int, t: int, context: Context
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """The same on rows [b*t, d], with stops: the mixer of `mha_jax.attention`."""
-        n, k, h = self.n_heads, self.n_kv_heads, self.d_head
-        q_btkgh, k_bskh, v_bskh, gate = self._heads(x, b, t, context.qk_rows)
-        if self.rope:
-            q_btkgh, k_bskh = rotate(q_btkgh), rotate(k_bskh)
-        if context.kv_mask is not None:
-            v_bskh = v_bskh * context.kv_mask.astype(self.dtype).reshape(-1, 1, k, 1)
-        q_btkgh = context.put("q_btkgh", q_btkgh)
-        k_bskh, v_bskh = context.put("k_bskh", k_bskh), context.put("v_bskh", v_bskh)
-        stops = {"q_btkgh": q_btkgh, "k_bskh": k_bskh, "v_bskh": v_bskh}
-        mask = context.mask._replace(window=self.mask.window, n_sinks=self.mask.n_sinks)
-        changed = {"scores_bkgts", "weights_bkgts"} & set(context.replace)
-        if context.wants_stops or changed or self.kernel == "reference":
-            attended = core.reference(q_btkgh, k_bskh, v_bskh, mask, self.scale, context.put)
-            stops |= attended._asdict()
-        else:
-            stops["z_btkgh"] = core.fast(q_btkgh, k_bskh, v_bskh, mask, self.scale)
-        stops["z_btkgh"] = context.put("z_btkgh", stops["z_btkgh"])
-
-        heads_btnh = stops["z_btkgh"].reshape(b, t, n, h)
-        if context.head_mask is not None:
-            heads_btnh = heads_btnh * context.head_mask.astype(self.dtype).reshape(-1, 1, n, 1)
-        heads = per_head.gated(heads_btnh.reshape(b * t, n * h), gate)
-        wo = None if self.wo is None else self.wo[...].astype(self.dtype)
-        y = heads if wo is None else heads @ wo
-        if context.wants_stops or "head_out_btnd" in context.replace:
-            out_btnd = per_head.head_out(heads.reshape(b, t, n, h), wo)
-            stops["head_out_btnd"] = context.put("head_out_btnd", out_btnd)
-            if "head_out_btnd" in context.replace:
-                y = stops["head_out_btnd"].sum(axis=2).reshape(b * t, self.width)
-        y = y if self.bo is None else y + self.bo[...].astype(self.dtype)[None]
-        return y, stops if context.wants_stops else {}
-
-    def init_cache(self, b: int, capacity: int, dtype: Any) -> cache.Cache:
-        """The cache of b sequences of up to `capacity` tokens, without any yet.
-
-        Raises:
-          ValueError: a mask that is not causal.
-        """
-        layout = cache.Layout.of(self.mask, capacity)
-        return cache.empty(b, self.n_kv_heads, self.d_head, layout, dtype)
-
-    def extend(
-        self, x: jax.Array, kept: cache.Cache, *, step: cache.Step
-    ) -> tuple[jax.Array, cache.Cache]:
-        """`mix` of the next tokens, rows [b*c, d], with what is kept of those before."""
+    def project(self, x: jax.Array, step: cache.Step) -> Projected:
+        """Keys are rotated before they are stored, unless they are stored as values too."""
         b, c = step.position_bc.shape
-        q_bckgh, k_bckh, v_bckh, gate = self._heads(x, b, c, step.qk_rows)
+        q_bckgh, new, gate = self._rows(x, b, c, step.qk_rows)
         if self.rope:
-            q_bckgh, k_bckh = (
-                rotate(x, at=step.position_bc, n_positions=step.capacity) for x in (q_bckgh, k_bckh)
-            )
-        new = {"k_bckh": k_bckh, "v_bckh": v_bckh}
-        z_bckgh, kept = cache.extend(kept, q_bckgh, new, step, self.mask, self.scale)
-        heads = per_head.gated(z_bckgh.astype(self.dtype).reshape(b * c, -1), gate)
-        y = heads if self.wo is None else heads @ self.wo[...].astype(self.dtype)
-        return y if self.bo is None else y + self.bo[...].astype(self.dtype)[None], kept
+            q_bckgh = rotate(q_bckgh, at=step.position_bc, n_positions=step.capacity)
+        if self.rope and "k" in new:
+            k_bckh = rotate(new["k"], at=step.position_bc, n_positions=step.capacity)
+            new = {**new, "k": k_bckh}
+        return Projected((q_bckgh,), new, gate)
 
-    def _heads(
+    def stored(self) -> dict[str, tuple[int, int]]:
+        """Keys and values, or what both are made of."""
+        names = ("kv",) if self.share in ("kv", "qkv") else ("k", "v")
+        return {name: (self.n_kv_heads, self.d_head) for name in names}
+
+    def read(
+        self, arrays: cache.Cache, position_bs: jax.Array, capacity: int
+    ) -> tuple[tuple[jax.Array, ...], jax.Array, bool]:
+        """What is stored, or keys made of the values."""
+        if "kv" not in arrays:
+            return (arrays["k"],), arrays["v"], False
+        keys_bksh = self._normed(arrays["kv"].astype(self.dtype))
+        if self.rope:
+            at = jnp.maximum(position_bs, 0)[:, None]
+            keys_bksh = rotate(keys_bksh, 2, at=at, n_positions=capacity)
+        return (keys_bksh,), arrays["kv"], self.rope or self.k_norm is not None
+
+    def _rows(
         self, x: jax.Array, b: int, t: int, qk_rows: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
-        """q_btkgh, k_bskh and v_bskh, not rotated yet, and the rows of the gate."""
+    ) -> tuple[jax.Array, cache.Cache, jax.Array | None]:
+        """q_btkgh, what is stored of the tokens, neither rotated yet, and the rows of the gate."""
         n, k, h = self.n_heads, self.n_kv_heads, self.d_head
         if qk_rows is None:
             made = self._project(x, "qkvg")
         else:
             made = self._project(x, "vg") | self._project(qk_rows, "qk")
-        q, key, v = (made[letter] for letter in SHARES[self.share])
-        q_btkgh, k_bskh = q.reshape(b, t, k, n // k, h), key.reshape(b, t, k, h)
-        if self.q_norm is not None and self.k_norm is not None:
-            q_btkgh, k_bskh = (
-                per_head.rms(q_btkgh, self.q_norm[...]),
-                per_head.rms(k_bskh, self.k_norm[...]),
-            )
-        return q_btkgh, k_bskh, v.reshape(b, t, k, h), made.get("g")
+        letters = SHARES[self.share]
+        q_btkgh = made["q"].reshape(b, t, k, n // k, h)
+        if self.q_norm is not None:
+            q_btkgh = per_head.rms(q_btkgh, self.q_norm[...])
+        if self.borrows:
+            return q_btkgh, {}, made.get("g")
+        key, value = (made[letter].reshape(b, t, k, h) for letter in letters[1:])
+        one = letters[1] == letters[2]
+        new = {"kv": value} if one else {"k": self._normed(key), "v": value}
+        return q_btkgh, new, made.get("g")
+
+    def _normed(self, keys: jax.Array) -> jax.Array:
+        return keys if self.k_norm is None else per_head.rms(keys, self.k_norm[...])
 
     def _project(self, x: jax.Array, which: str) -> dict[str, jax.Array]:
         """Rows of queries, keys, values and gate, by letter, from one product."""
         letters = [letter for letter in which if getattr(self, f"w{letter}") is not None]
         matrices = [getattr(self, f"w{letter}")[...] for letter in letters]
+        if not letters:
+            return {}
         y = x.astype(self.dtype) @ jnp.concatenate(matrices, axis=1).astype(self.dtype)
         if self.bq is not None:
             biases = jnp.concatenate([getattr(self, f"b{letter}")[...] for letter in letters])
@@ -240,10 +232,14 @@ def Mixer(layer: LayerSpec, model: ModelSpec, *, key: jax.Array) -> Attention:
         share=model.share,
         qk_norm=model.qk_norm,
         gate=model.gate,
+        sink_logit=model.sink_logit,
         rope=model.positions == "rope",
         bias=model.bias,
         kv_init=model.kv_init,
+        borrows=layer.kv_from is not None,
+        quantised=Quantised.of(model),
         kernel=model.kernel,
         dtype=jnp.dtype(model.compute_dtype),
+        cache_dtype=jnp.dtype(model.cache_dtype),
         rngs=nnx.Rngs(key),
     )

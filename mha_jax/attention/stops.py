@@ -66,6 +66,7 @@ class Context(NamedTuple):
     kv_mask: jax.Array | None = None  # float [k] or [b, k], multiplies v
     replace: Mapping[str, Replacement] = MappingProxyType({})  # by stop
     qk_rows: jax.Array | None = None  # [b*t, d], what queries and keys read; None: what values do
+    lent: tuple[jax.Array, jax.Array] | None = None  # k_bskh and v_bskh of the layer it reads
 
     def put(self, stop: str, x: jax.Array) -> jax.Array:
         """The array of a stop as the layer goes on with it: a mixer passes every stop that it

@@ -33,6 +33,7 @@ FRONTIER_COLUMNS = (
     *("n_diverged", "n_failed", "n_unfinished", "task_seed", "task_params", "n_selection"),
     *("state_bytes", "edge_gain", "twin_validation_mean", "twin_change", "twin_allowed"),
     *("start", "steps_before", "start_lr", "start_weight_decay", "initial_mean"),
+    *("kv_bytes_resident", "kv_bytes_read_per_step"),
     *head_columns.COLUMNS,
 )
 HEAD_COLUMNS = (
@@ -200,8 +201,8 @@ def _costs(run: StoredRun) -> Row:
     return {
         name: run.about[name]
         for name in (
-            *("match", "params_ratio", "n_params", "kv_bytes_per_token", "state_bytes"),
-            "flops_per_token",
+            *("match", "params_ratio", "n_params", "kv_bytes_per_token", "kv_bytes_resident"),
+            *("kv_bytes_read_per_step", "state_bytes", "flops_per_token"),
         )
     }
 
