@@ -30,12 +30,12 @@ its score rises in the same window, passes .1 after theirs and .5 when they are 
 as if a small share on the previous token is enough for them, and the head grows sharp only when it
 is used.
 
-Two layers with rotary positions solve the task to .958 with neither head, by the scores. Looked at
-with `run.apply`, the circuit is there, displaced: the heads of layer 0 read the tokens 3 and 4 (in
-a run at rate 3e-3: 4 and 5) positions back, and those of layer 1 the positions just as far behind
-the earlier copy, where the token and its successor have been carried to. So a low score says that
-no head does this at the usual place, not that no head does it; and a fall of the loss needs neither
-score to rise.
+Two layers with rotary positions solve the task to .958 with neither head, by the scores. By the
+largest weights of `run.apply(batch, want=["weights"])` the circuit is there, displaced: the heads
+of layer 0 read the tokens 3 and 4 (in a run at rate 3e-3: 4 and 5) positions back, and those of
+layer 1 the positions just as far behind the earlier copy, where the token and its successor have
+been carried to. So a low score says that no head does this at the usual place, not that no head
+does it; and a fall of the loss needs neither score to rise.
 
 Tried before: rate 3e-3, 1,500 steps, a probe every 25 steps: the same picture (learned: induction
 .5 at 425, previous token .5 at 600; rotary: accuracy .996 without either). Text is left out: at the

@@ -40,8 +40,13 @@ steps, and the step at which it first was .99:
 
 No run diverged (frontier.csv counts those whose loss was no number). In one layer the scaling saves
 steps and no more: Adam compensates. In four, with wide heads, the model without it had learned
-nothing. Single runs of 600 steps: 8 layers of width 256 without the scaling stayed at .07 to .08 at
-rates .0005 and .002 (with it 1.000 from step 220 on at .002), 4 of width 64 at .12.
+nothing. Single runs of 600 steps, with
+
+    python scripts/train.py --config=experiments/sqrt_dk.py:quick --config.model.n_layers=8 \\
+        --config.model.d_head=256 --config.model.scale=false
+
+8 layers ended at .077, at the rate .0005 at .081, and with the scaling at 1.000; 4 layers of width
+64 without it at .117.
 Why depth matters is not told apart here: large gradients, or the noise that near one-hot heads
 write into the residual stream.
 
