@@ -73,8 +73,9 @@ def go_on(
     """Shows the prompt and up to `n_new` tokens after it.
 
     Returns:
-      The text, the numbers of tokens, `cache_bytes`, `bytes_read_per_step`, `tokens_per_s` (of the
-      fastest dispatch that compiled nothing; None: there was none), `memory_bytes_per_s`, measured
+      The text, the numbers of tokens, and at the last `capacity`, to which the cache has grown,
+      `cache_bytes`, `bytes_read_per_step`, `tokens_per_s` (of the fastest dispatch that compiled
+      nothing; None: there was none), `memory_bytes_per_s`, measured
       here too, and `share_of_memory_speed`, what the step reads over what memory could have given
       meanwhile.
 
@@ -91,25 +92,32 @@ def go_on(
         if len(found) != 1:
             raise ValueError(f"stop={shown(stop)} must be one token, and is {len(found)}")
         stop_id = int(found[0])
-    capacity = decoder.capacity(len(tokens) + n_new)
-    state = decoder.prefill([tokens], capacity)
+    decoder.capacity(len(tokens) + n_new)  # refuses what the model has no positions for
+    state = decoder.prefill([tokens], decoder.capacity(len(tokens)))
     write = Writer(run, show)
     write(tokens.tolist())
-    n_made, seconds = 0, []
+    seconds: list[float] = []
+    n_made, compiled = 0, False
     while n_made < n_new and not bool(state.over_b[0]):
         n = min(_CHUNK, n_new - n_made)
+        room = decoder.capacity(len(tokens) + n_made + n)
+        if (
+            room > state.capacity
+        ):  # every slot is read at every step, so there is no more than is used
+            state, seconds, compiled = decoder.grown(state, room), [], False
         start = time.perf_counter()
-        made, state = decoder.generate(state, n, capacity, sampling, seed=seed, stop=stop_id)
+        made, state = decoder.generate(state, n, sampling, seed=seed, stop=stop_id)
         jax.block_until_ready(state)
         took = time.perf_counter() - start
         fresh = [token for token in made[0].tolist() if token >= 0]
-        if n_made and n == _CHUNK:  # the first dispatch compiles, and so does one of another size
+        if compiled and n == _CHUNK:  # another number of tokens is another program
             seconds.append(took / len(fresh))
+        compiled = compiled or n == _CHUNK
         n_made += len(fresh)
         write(fresh)
     write([], final=True)
     per_step, limit = min(seconds, default=None), bandwidth.read_bytes_per_s()
-    read = decoder.bytes_read_per_step(1, capacity)
+    read, capacity = decoder.bytes_read_per_step(1, state.capacity), state.capacity
     return {
         "text": write.text,
         "n_prompt": len(tokens),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ def static(
     **params: Any,
 ) -> config.StaticConfig:
     """A static config with the defaults of configs/base.py; `params` change the task, `model` the
-    model.
+    model and all of its layers.
     """
     base = get_config()
     layer = config.LayerSpec(
@@ -38,6 +39,9 @@ def static(
         n_sinks=0,
         kv_from=None,
     )
+    changes = dict(model or {})
+    in_layer = {k: changes.pop(k) for k in config.LayerSpec.__dataclass_fields__ if k in changes}
+    layer = dataclasses.replace(layer, **in_layer)
     fields = {k: v for k, v in base.model.items() if k in config.ModelSpec.__dataclass_fields__}
     return config.StaticConfig(
         task=config.TaskRef(
@@ -46,7 +50,7 @@ def static(
             params=tuple(sorted({**base.task[task], **params}.items())),
             data_hash="c0ffee" if task == "text" else "",
         ),
-        model=config.ModelSpec(**{**fields, "layers": (layer,) * n_layers, **(model or {})}),
+        model=config.ModelSpec(**{**fields, "layers": (layer,) * n_layers, **changes}),
         train=config.TrainSpec(
             n_steps=n_steps, batch_size=64, eval_every=500, n_eval=1024, n_test=4096, n_probe=256
         ),

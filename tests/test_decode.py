@@ -190,8 +190,8 @@ PROMPTS = ([104, 101, 108, 108, 111], [32], [60, 61, 62])
 def test_greedy_tokens_are_those_of_whole_forward_passes():
     one = decoder()
     state = one.prefill(PROMPTS, 64)
-    first, state = one.generate(state, 5, 64)
-    more, state = one.generate(state, 3, 64)
+    first, state = one.generate(state, 5)
+    more, state = one.generate(state, 3)
     got = np.concatenate([first, more], axis=1)
     for row, prompt in enumerate(PROMPTS):
         assert got[row].tolist() == naive(one, list(prompt), 8)
@@ -205,13 +205,51 @@ def test_a_prompt_says_what_its_tokens_say():
     np.testing.assert_allclose(whole.logits_bv[0], out[0, -1, 0], atol=1e-4)
 
 
+def test_tokens_may_be_given_between():
+    one = decoder()
+    _, state = one.generate(one.prefill(PROMPTS, 64), 4)
+    more = ([7, 8, 9], [], [5])
+    said = np.asarray(state.logits_bv)
+    state = one.read(state, more)
+    assert state.length_b.tolist() == [12, 5, 8]
+    np.testing.assert_array_equal(state.logits_bv[1], said[1])
+    for row, (prompt, given) in enumerate(zip(PROMPTS, more, strict=True)):
+        tokens = [*prompt, *naive(one, list(prompt), 4), *given]
+        out, _ = one.program.model.apply(one.params, jnp.asarray([tokens]))
+        np.testing.assert_allclose(state.logits_bv[row], out[0, -1, 0], atol=1e-4)
+    for wrong, says in (
+        ([[1]], "there are 3 sequences, and tokens for 1"),
+        ([[1] * 53, [], []], "65 tokens does not fit into 64"),
+        ([[256], [], []], "below"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            one.read(state, wrong)
+
+
+@pytest.mark.parametrize("window", [0, 6, 20])
+def test_a_cache_grows(window):
+    one = decoder(window=window)
+    prompt = [list(range(40, 52))]
+    whole, _ = one.generate(one.prefill(prompt, 64), 40)
+    state = one.prefill(prompt, 16)
+    parts = []
+    for room, n in ((16, 4), (32, 9), (64, 27)):
+        state = one.grown(state, room)
+        assert cache.nbytes(state.kept) == one.cache_bytes(1, room)
+        tokens, state = one.generate(state, n)
+        parts.append(tokens)
+    assert np.array_equal(np.concatenate(parts, axis=1), whole)
+    with pytest.raises(ValueError, match="capacity=32 must be at least 64"):
+        one.grown(state, 32)
+
+
 def test_draws_go_by_seed_sequence_and_position():
     one, hot = decoder(), Sampling(temperature=1.5)
 
     def run(seed: int, cuts: tuple[int, ...], prompts: Any = PROMPTS) -> np.ndarray:
         state, parts = one.prefill(prompts, 64), []
         for n in cuts:
-            tokens, state = one.generate(state, n, 64, hot, seed=seed)
+            tokens, state = one.generate(state, n, hot, seed=seed)
             parts.append(tokens)
         return np.concatenate(parts, axis=1)
 
@@ -223,7 +261,7 @@ def test_draws_go_by_seed_sequence_and_position():
 def test_every_position_has_a_draw_of_its_own():
     one = decoder()
     flat = Decoder(one.program, jax.tree.map(jnp.zeros_like, one.params))
-    tokens, _ = flat.generate(flat.prefill(PROMPTS, 64), 50, 64, Sampling(1.0))
+    tokens, _ = flat.generate(flat.prefill(PROMPTS, 64), 50, Sampling(1.0))
     # 150 draws of 256 equal tokens: 113 different ones are expected
     assert len(np.unique(tokens)) > 90
 
@@ -233,12 +271,12 @@ def test_a_sequence_ends_at_its_stop_token():
     want = naive(one, list(PROMPTS[0]), 8)
     stop = want[2]
     end = want.index(stop)
-    tokens, state = one.generate(one.prefill(PROMPTS[:1], 64), 8, 64, stop=stop)
+    tokens, state = one.generate(one.prefill(PROMPTS[:1], 64), 8, stop=stop)
     assert tokens[0].tolist() == [*want[: end + 1], *[-1] * (7 - end)]
     assert state.length_b.tolist() == [len(PROMPTS[0]) + end + 1] and state.over_b.tolist() == [
         True
     ]
-    again, state = one.generate(state, 2, 64, stop=stop)
+    again, state = one.generate(state, 2, stop=stop)
     assert again.tolist() == [[-1, -1]] and state.length_b.tolist() == [5 + end + 1]
 
 
@@ -246,15 +284,15 @@ def test_what_does_not_fit_is_refused_before():
     one = decoder()
     state = one.prefill(PROMPTS, 64)
     with pytest.raises(ValueError, match="n_new=60 must be 1 or more, and fit: 5 of 64"):
-        one.generate(state, 60, 64)
+        one.generate(state, 60)
     with pytest.raises(ValueError, match="n_new=0"):
-        one.generate(state, 0, 64)
-    assert isinstance(one.generate(state, 59, 64)[1], State)
+        one.generate(state, 0)
+    assert isinstance(one.generate(state, 59)[1], State)
     for prompts, says in (
         ([], "no prompt"),
         ([[]], "t at least 1"),
         ([[1], []], "t at least 1"),
-        ([[[1]]], "t at least 1"),
+        ([[[1]]], "must be ids"),
         ([[1] * 65], "65 tokens does not fit into 64"),
         ([[256]], "below"),
         ([[-1]], "at least 0"),

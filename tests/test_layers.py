@@ -22,7 +22,8 @@ LAYERS = (
     ("attention", "loss", "optim", "cost", "layer_cost", "tasks", "keys", "rules", "kv_rules")
     + ("schema", "load", "changes"),
     ("blocks", "ends", "transformer", "model"),
-    ("train", "evaluate", "examine", "analysis", "given", "heads", "sampling", "decode"),
+    ("train", "evaluate", "examine", "analysis", "given", "heads", "sampling", "token_loop")
+    + ("decode",),
     ("group", "match", "members", "sweep", "plan", "writer", "records", "manifest", "checkpoint")
     + ("store", "tensorboard", "runstate", "idle", "planned", "origin"),
     ("lane", "outcome", "branch", "start", "runner", "worker", "progress", "jobs", "pool", "launch")
