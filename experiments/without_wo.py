@@ -30,7 +30,16 @@ forgetting W_O is a bug that a model with a linear read-out, an MLP or another l
 not show in its quality. The small gain of four heads over one is that each slot chooses its own
 pattern.
 
-Seen with :full: not run yet.
+Seen with :full (108 runs, 907 s on 2 cores beside other work; 5 seeds, rates tuned), R^2, its bound
+in brackets; all twelve cells converged, intervals below .001:
+
+    heads                          1             2             4             8
+    W_O                            .269 (.269)   .539 (.539)   1.000 (1)     1.000 (1)
+    none                           .269 (.269)   .270 (.271)   .278 (.281)   .290 (.295)
+    none, a read-out behind it     .269 (.269)   .539 (.539)   1.000 (1)     1.000 (1)
+
+The same. Without W_O eight heads are worth a hundredth more than four. Each of their slots stays
+below its one pattern (.268 to .301, at best .285 to .305, seed 0), and the Jacobian is diagonal.
 """
 
 from ml_collections import ConfigDict
