@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from mha_jax.values import nearest
+from mha_jax.values import Key, Problem, nearest, parse
+from mha_jax.values import read as read_value
 
 RUN = "one run, <workdir>/<experiment>/<label>-<hash>"
 
@@ -50,6 +52,20 @@ def read(
     if len(found) != n_words:
         raise ValueError(f"takes {words}; got {' '.join(found) or 'nothing'}")
     return found, flags
+
+
+def value(flags: Mapping[str, str], flag: str, key: Key, default: Any) -> Any:
+    """What a flag that is there stands for, or the default.
+
+    Raises:
+      ValueError: a value that the key does not take.
+    """
+    if flag not in flags:
+        return default
+    plain, message = read_value(key, parse(key, flags[flag]))
+    if message:
+        raise ValueError(str(Problem(flag, flags[flag], message)))
+    return plain
 
 
 def run_and_checkpoint(

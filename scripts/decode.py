@@ -28,9 +28,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 # The path above makes these importable without an install.
-from mha_jax.flags import run_and_checkpoint  # noqa: E402
+from mha_jax.flags import run_and_checkpoint, value  # noqa: E402
 from mha_jax.terminal import leave  # noqa: E402
-from mha_jax.values import Key, Problem, parse, read  # noqa: E402
+from mha_jax.values import Key  # noqa: E402
 
 _NUMBERS = {
     "--n_new": (Key("int", 1, 10**6), 200),
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
         directory, at, flags = run_and_checkpoint(argv, valued=valued)
         if "--prompt" not in flags:
             raise ValueError("--prompt is missing; write --prompt='some text'")
-        numbers = {flag: _number(flags, flag) for flag in _NUMBERS}
+        numbers = {flag: value(flags, flag, *how) for flag, how in _NUMBERS.items()}
         told = _decode(directory, at, flags, numbers)
     except (ValueError, OSError) as error:
         print(f"decode.py: {error}", file=sys.stderr)
@@ -91,16 +91,6 @@ def _decode(
 
 def _show(text: str) -> None:
     print(text, end="", flush=True)
-
-
-def _number(flags: dict[str, str], flag: str) -> Any:
-    key, default = _NUMBERS[flag]
-    if flag not in flags:
-        return default
-    value, message = read(key, parse(key, flags[flag]))
-    if message:
-        raise ValueError(str(Problem(flag, flags[flag], message)))
-    return value
 
 
 def _text(told: dict[str, Any]) -> str:
