@@ -133,22 +133,30 @@ def n_params(static: StaticConfig) -> int:
     return model_params(static.model, static.task.spec)
 
 
+def weight_flops(model: ModelSpec, spec: TaskSpec) -> int:
+    """Operations of a forward pass at one position in products with parameters: 2 for each
+    multiply-and-add.
+    """
+    matrices = [*_encoder_matrices(model, spec), *_readout_matrices(model, spec)]
+    for layer in model.layers:
+        matrices += _mlp_matrices(layer, model)
+    mixers_flops = sum(mixer_cost(layer, model).flops for layer in model.layers)
+    return 2 * _linear(matrices, False) + mixers_flops
+
+
 def flops_per_token(static: StaticConfig) -> int:
-    """Operations of a forward pass a position: 2 for each multiply-and-add of a matrix product.
+    """Operations of a forward pass a position: `weight_flops`, and those of attention.
 
     Scores and weighted values are counted over all keys of a sequence of the task's length, seen or
     not. The reference kernel multiplies exactly that; the fast one skips keys that no query of a
     chunk sees. A backward pass costs about twice as much again.
     """
     model, spec = static.model, static.task.spec
-    inputs = spec.length - spec.query_token  # the learned query passes no encoder
-    sequence = 2 * inputs * _linear(_encoder_matrices(model, spec), False)
-    per_position = 2 * _linear(_readout_matrices(model, spec), False)
-    for layer in model.layers:
-        mixer = mixer_cost(layer, model)
-        per_position += mixer.flops + mixer.flops_per_key * spec.length
-        per_position += 2 * _linear(_mlp_matrices(layer, model), False)
-    return (sequence + per_position * spec.length) // spec.length
+    per_position = weight_flops(model, spec)
+    per_position += spec.length * sum(mixer_cost(x, model).flops_per_key for x in model.layers)
+    # The learned query passes no encoder.
+    spared = 2 * _linear(_encoder_matrices(model, spec), False) if spec.query_token else 0
+    return (per_position * spec.length - spared) // spec.length
 
 
 def _chunk_length(length: int) -> int:

@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mha_jax import given, token_loop
+from mha_jax import decode_cost, given, token_loop
 from mha_jax.attention.cache import nbytes
+from mha_jax.decode_cost import LanguageModel
 from mha_jax.sampling import Sampling
 from mha_jax.token_loop import State
 from mha_jax.train import Program
@@ -67,13 +68,11 @@ class Decoder:
         return nbytes(token_loop.cache_shapes(self.program, b, capacity))
 
     def bytes_read_per_step(self, b: int, capacity: int) -> int:
-        """Bytes that a step for b sequences must read: every parameter but the tables, of which it
-        reads a row, and every slot of the cache, used or not.
+        """Bytes that a step for b sequences must read, by `decode_cost.bytes_read`: every parameter
+        but the tables, of which it reads a row, and every slot of the cache, used or not.
         """
-        params = dict(self.params)
-        encoder = {k: v for k, v in params.pop("encoder").items() if k != "embed"}
-        params.pop("positions", None)
-        return nbytes((params, encoder)) + self.cache_bytes(b, capacity)
+        one = LanguageModel(self.program.static.model, self.program.spec)
+        return decode_cost.bytes_read(one, b, capacity, "float32")
 
     def prefill(self, prompts: Sequence[Any], capacity: int) -> State:
         """The state after the prompts, which may differ in length.

@@ -111,6 +111,15 @@ def _attention(
     )
 
 
+def decode_flops_per_key(layer: LayerSpec, model: ModelSpec) -> int:
+    """`LayerCost.flops_per_key` of a decode step. With `mla` the queries there read the latents
+    themselves, so that a key has c + e numbers and a value c: 2 n (2 c + e) (DeepSeek-AI 2024).
+    """
+    if layer.mixer == "mla":
+        return 2 * layer.n_heads * (2 * model.d_latent + model.d_rope)
+    return mixer_cost(layer, model).flops_per_key
+
+
 def n_slots(layer: LayerSpec, context: int) -> int:
     """Tokens of a sequence that a layer keeps: all, or those of its window and its sinks."""
     return min(context, layer.n_sinks + layer.window) if layer.window else context

@@ -20,7 +20,7 @@ LAYERS = (
     ("config", "rng", "values", "files", "events", "picture", "host", "labels", "packing", "tune")
     + ("mixers", "taskref", "terminal", "flags"),
     ("attention", "loss", "optim", "cost", "layer_cost", "tasks", "keys", "rules", "kv_rules")
-    + ("schema", "load", "changes"),
+    + ("schema", "load", "changes", "decode_cost", "presets", "accelerators", "budget"),
     ("blocks", "ends", "transformer", "model"),
     ("train", "evaluate", "examine", "analysis", "given", "heads", "sampling", "token_loop")
     + ("decode",),
@@ -38,6 +38,10 @@ ONLY: dict[str, set[str]] = {
     "optim": set(),
     "cost": {"layer_cost", "tasks"},
     "layer_cost": set(),
+    "decode_cost": {"cost", "layer_cost", "tasks"},
+    "presets": {"decode_cost", "tasks"},
+    "accelerators": set(),
+    "budget": {"accelerators", "cost", "decode_cost"},
     "blocks": {"attention"},
     "ends": {"attention", "blocks", "tasks"},
     "transformer": {"attention", "blocks", "ends", "tasks"},
@@ -121,7 +125,7 @@ def test_configs_and_experiments_stand_alone() -> None:
 @pytest.mark.smoke
 def test_imports_without_jax() -> None:
     names = ["config", "schema", "load", "sweep", "cost", "store", "report", "launch"]
-    names += ["report.pruning"]
+    names += ["report.pruning", "decode_cost", "presets", "accelerators", "budget"]
     names += [f"tasks.{name}" for name in task_names()]
     run_without(f"import importlib\nfor n in {names}: importlib.import_module('mha_jax.' + n)")
 
@@ -159,6 +163,12 @@ def test_compare_answers_without_jax(tmp_path: Path) -> None:
     make_run(tmp_path / "b", static("copy", 2, model={"positions": "rope"}), 0.5)
     for arguments in (["--help"], [str(tmp_path / "a"), str(tmp_path / "b")]):
         run_script("scripts/compare.py", *arguments)
+
+
+@pytest.mark.smoke
+def test_plan_answers_without_jax() -> None:
+    run_script("scripts/plan.py", "--help")
+    run_script("scripts/plan.py", "--preset=all", "--config=configs/text.py", "--accelerator=h200")
 
 
 def test_package_runs_no_foreign_code() -> None:
