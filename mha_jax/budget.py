@@ -44,8 +44,7 @@ def row(name: str, source: str, one: LanguageModel, load: Load) -> dict[str, Any
         "source": source,
         "variant": cost.variant(one.model),
         "n_params": decode_cost.n_params(one),
-        "n_params_active": one.experts.active if one.experts else decode_cost.n_params(one),
-        "stated": ["n_params", "n_params_active"] if one.experts else [],
+        "n_params_active": decode_cost.n_params_active(one),
         "made_for": one.spec.length,
         "kv_bytes_per_token": cost.kv_bytes_per_token(one.model, context),
         "ratio_to_mha": decode_cost.ratio_to_mha(one.model, context),
@@ -105,18 +104,22 @@ def to_text(rows: Sequence[dict[str, Any]], load: Load) -> str:
     if load.accelerator:
         lines += ["", *_device_lines(rows, load, *load.accelerator)]
     lines += ["", "k, M, G, T, P: powers of 1000. FLOP: 2 for each multiply-and-add."]
-    if any(told["stated"] for told in rows):
-        lines += _STATED
+    if any(_sparse(told) for told in rows):
+        lines += _EXPERTS
     beyond = [told["model"] for told in rows if load.context > told["made_for"]]
     if beyond:
         lines.append(f"Beyond the context that they were made for: {', '.join(beyond)}.")
     return "\n".join([*lines, "", *(f"  {told['model']}: {told['source']}" for told in rows)])
 
 
-_STATED = (
-    "* stated by the authors, rounded: experts are not computed, all else is. A step reads the",
-    "experts that a sequence of the batch chooses, in the mean over even, independent choices.",
+_EXPERTS = (
+    "(): parameters that a token passes. A step reads the experts that a sequence of the batch is",
+    "sent to, in the mean over even, independent choices.",
 )
+
+
+def _sparse(told: dict[str, Any]) -> bool:
+    return bool(told["n_params_active"] < told["n_params"])
 
 
 def _cells(told: dict[str, Any]) -> list[str]:
@@ -124,7 +127,7 @@ def _cells(told: dict[str, Any]) -> list[str]:
     return [
         told["model"],
         told["variant"],
-        _si(told["n_params"]) + ("*" if told["stated"] else ""),
+        _si(told["n_params"]) + (f" ({_si(told['n_params_active'])})" if _sparse(told) else ""),
         f"{told['kv_bytes_per_token']:,.0f}",
         f"{told['ratio_to_mha']:.1%}",
         *(_si(told[key]) for key in (*sizes, "prefill_flops", "decode_flops")),

@@ -18,18 +18,19 @@ from mha_jax.tasks import TaskSpec
 
 
 class Experts(NamedTuple):
-    """MLPs of which a token passes a few, by what their authors state."""
+    """MLPs of which a token passes a few: numbers of weights, in all layers together."""
 
-    total: int  # parameters of the whole model
-    active: int  # those that a token passes
-    share: float  # of the routed experts of a layer, those that a token passes
+    always: int  # of routers and of experts that every token passes
+    each: int  # of one routed expert of every layer that has them
+    n: int  # routed experts of a layer
+    sent: int  # of these, those that a token is sent to
 
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModel:
     """A model that predicts its next token, as far as its costs go."""
 
-    model: ModelSpec  # with experts: without the MLPs that have them
+    model: ModelSpec  # without MLP where there are experts
     spec: TaskSpec
     tied: bool = False  # the read-out's matrix is the table of tokens
     more: int = 0  # parameters of biases and norms that ModelSpec has no switch for
@@ -41,20 +42,24 @@ class LanguageModel:
 
 
 def n_params(one: LanguageModel) -> int:
-    """Parameters: computed, or with experts as stated."""
-    return one.experts.total if one.experts else _described(one)
+    """Parameters."""
+    return _params(one, one.experts.n if one.experts else 0)
 
 
-def _described(one: LanguageModel) -> int:
-    """Parameters that the ModelSpec describes."""
+def n_params_active(one: LanguageModel) -> int:
+    """Parameters that one token passes, tables included."""
+    return _params(one, one.experts.sent if one.experts else 0)
+
+
+def _params(one: LanguageModel, n_experts: int) -> int:
     table = sum(one.spec.input_sizes) * one.model.d_model if one.tied else 0
-    return cost.model_params(one.model, one.spec) + one.more - table
+    described = cost.model_params(one.model, one.spec) + one.more - table
+    return described + (one.experts.always + n_experts * one.experts.each if one.experts else 0)
 
 
 def params_read(one: LanguageModel, b: int) -> int:
-    """Parameters that a step for b sequences reads: all but tables, of which it reads a row.
-
-    With experts, those that at least one token passes: of the routed ones 1 - (1 - share)^b in the
+    """Parameters that a step for b sequences reads: all but tables, of which it reads a row, and of
+    the experts those that a token of the batch is sent to, n (1 - (1 - sent / n)^b) of n in the
     mean, if tokens choose them evenly and for themselves.
     """
     model, spec = one.model, one.spec
@@ -62,11 +67,10 @@ def params_read(one: LanguageModel, b: int) -> int:
     if not one.tied and spec.inputs != "vectors":
         width = spec.d_encoder if spec.encoder == "mlp" else model.d_model
         read -= sum(spec.input_sizes) * width
-    if one.experts is None:
-        return read
-    total, active, share = one.experts
-    routed = (total - active) / (1 - share)
-    return round(read - routed * (1 - share) ** b)
+    if one.experts:
+        _, each, n, sent = one.experts
+        read -= round(n * each * (1 - sent / n) ** b)
+    return read
 
 
 def weight_bytes(one: LanguageModel, dtype: str) -> int:
@@ -106,8 +110,8 @@ def decode_flops(one: LanguageModel, context: int) -> int:
 
 
 def _flops_of_weights(one: LanguageModel) -> int:
-    experts = 2 * (one.experts.active - _described(one)) if one.experts else 0
-    return cost.weight_flops(one.model, one.spec) + experts
+    experts = one.experts.always + one.experts.sent * one.experts.each if one.experts else 0
+    return cost.weight_flops(one.model, one.spec) + 2 * experts
 
 
 def n_pairs(layer: LayerSpec, t: int) -> int:

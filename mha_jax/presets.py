@@ -1,13 +1,14 @@
 """Well-known published models, as far as the cost of decoding goes.
 
-Shapes are those of the `config.json` of the repository that is named; `published` is the number of
-parameters of its checkpoint, which the shapes must give exactly. Of a model with experts (MLPs of
-which a token passes a few) only attention, tables and read-out are computed; its parameters are
-those that its authors state, rounded.
+Shapes are those of the `config.json` of the repository that is named; every number that is told of
+a model is computed from them. `published` is the number of parameters of its checkpoint, which they
+must give exactly, or of a model with experts (MLPs of which a token passes a few) what its authors
+round it to.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 from mha_jax.config import LayerSpec, ModelSpec
@@ -38,7 +39,6 @@ def _grouped(
     more_norms: bool = False,  # one more behind each mixer and each MLP
     qkv_bias: bool = False,
     tied: bool = False,
-    experts: Experts | None = None,
 ) -> Preset:
     n, k, h = heads
     layers = [
@@ -52,27 +52,37 @@ def _grouped(
         _spec(vocabulary, length),
         tied,
         n_layers * more,
-        experts,
     )
     return Preset(one, published, f"config.json of {repository}")
 
 
-def _deepseek(
-    repository: str,
-    experts: Experts,
+def _mla(n_heads: int, d_latent_q: int) -> tuple[LayerSpec, dict[str, Any]]:
+    layer = LayerSpec("mla", n_heads, 1, 128, d_ff=0, window=0, n_sinks=0, kv_from=None)
+    return layer, {"d_latent": 512, "d_latent_q": d_latent_q, "d_rope": 64, "qk_norm": True}
+
+
+def _sparse(
+    source: str,
+    published: int,
     d_model: int,
     n_layers: int,
-    n_heads: int,
-    d_latent_q: int,
+    attention: tuple[LayerSpec, dict[str, Any]],  # a layer without MLP; switches of the model
+    dense: tuple[int, int],  # first layers that have one MLP, and its d_ff
+    experts: tuple[int, int, int, int],  # routed ones, those a token is sent to, shared ones; d_ff
     vocabulary: int,
     length: int,
 ) -> Preset:
-    layer = LayerSpec("mla", n_heads, 1, 128, d_ff=0, window=0, n_sinks=0, kv_from=None)
-    latents = {"d_latent": 512, "d_latent_q": d_latent_q, "d_rope": 64, "qk_norm": True}
+    layer, switches = attention
+    (n_dense, d_ff), (n, sent, shared, d_expert) = dense, experts
+    layers = [dataclasses.replace(layer, d_ff=d_ff)] * n_dense + [layer] * (n_layers - n_dense)
+    n_sparse, expert = n_layers - n_dense, 3 * d_model * d_expert
     one = LanguageModel(
-        _model(d_model, [layer] * n_layers, **latents), _spec(vocabulary, length), experts=experts
+        _model(d_model, layers, **switches),
+        _spec(vocabulary, length),
+        more=n_sparse * d_model,  # a norm before the experts
+        experts=Experts(n_sparse * (d_model * n + shared * expert), n_sparse * expert, n, sent),
     )
-    return Preset(one, experts.total, f"config.json of {repository}")
+    return Preset(one, published, f"config.json of {source}")
 
 
 def _model(d_model: int, layers: list[LayerSpec], **changes: Any) -> ModelSpec:
@@ -123,7 +133,7 @@ def _spec(vocabulary: int, length: int) -> TaskSpec:
 
 _GEMMA_2: dict[str, Any] = {"windows": (4096, 0), "more_norms": True, "tied": True}
 _GEMMA_3: dict[str, Any] = {"qk_norm": True, "more_norms": True, "tied": True}
-# Repository, parameters; d_model, layers, (query heads, kv heads, d_head), d_ff, tokens there are,
+# Repository, parameters; d_model, layers, (query heads, kv heads, d_head), d_ff; tokens there are,
 # tokens in a sequence.
 # fmt: off
 PRESETS: dict[str, Preset] = {
@@ -157,10 +167,10 @@ PRESETS: dict[str, Preset] = {
     "mistral-7b-v0.3": _grouped(
         "mistralai/Mistral-7B-v0.3", 7_248_023_552,
         4096, 32, (32, 8, 128), 14336, 32768, 32768),
-    "mixtral-8x7b": _grouped(
+    "mixtral-8x7b": _sparse(
         "mistralai/Mixtral-8x7B-v0.1; Jiang et al. 2024, arXiv:2401.04088", 46_700_000_000,
-        4096, 32, (32, 8, 128), 0, 32000, 32768,
-        experts=Experts(46_700_000_000, 12_900_000_000, 2 / 8)),
+        4096, 32, (LayerSpec("grouped", 32, 8, 128, 0, 0, 0, None), {}),
+        (0, 0), (8, 2, 0, 14336), 32000, 32768),
     "qwen2.5-7b": _grouped(
         "Qwen/Qwen2.5-7B", 7_615_616_512,
         3584, 28, (28, 4, 128), 18944, 152064, 131072, qkv_bias=True),
@@ -188,17 +198,14 @@ PRESETS: dict[str, Preset] = {
     "gemma-3-1b": _grouped(
         "google/gemma-3-1b-pt", 999_885_952,
         1152, 26, (4, 1, 256), 6912, 262144, 32768, windows=(*(512,) * 5, 0), **_GEMMA_3),
-    "deepseek-v2": _deepseek(
-        "deepseek-ai/DeepSeek-V2; DeepSeek-AI 2024, arXiv:2405.04434",
-        Experts(236_000_000_000, 21_000_000_000, 6 / 160),
-        5120, 60, 128, 1536, 102400, 131072),
-    "deepseek-v2-lite": _deepseek(
-        "deepseek-ai/DeepSeek-V2-Lite; DeepSeek-AI 2024, arXiv:2405.04434, appendix B",
-        Experts(15_700_000_000, 2_400_000_000, 6 / 64),
-        2048, 27, 16, 0, 102400, 32768),
-    "deepseek-v3": _deepseek(
-        "deepseek-ai/DeepSeek-V3; DeepSeek-AI 2024, arXiv:2412.19437",
-        Experts(671_000_000_000, 37_000_000_000, 8 / 256),
-        7168, 61, 128, 1536, 129280, 131072),
+    "deepseek-v2": _sparse(
+        "deepseek-ai/DeepSeek-V2; DeepSeek-AI 2024, arXiv:2405.04434", 236_000_000_000,
+        5120, 60, _mla(128, 1536), (1, 12288), (160, 6, 2, 1536), 102400, 131072),
+    "deepseek-v2-lite": _sparse(
+        "deepseek-ai/DeepSeek-V2-Lite; DeepSeek-AI 2024, arXiv:2405.04434", 15_700_000_000,
+        2048, 27, _mla(16, 0), (1, 10944), (64, 6, 2, 1408), 102400, 32768),
+    "deepseek-v3": _sparse(
+        "deepseek-ai/DeepSeek-V3; DeepSeek-AI 2024, arXiv:2412.19437", 671_000_000_000,
+        7168, 61, _mla(128, 1536), (3, 18432), (256, 8, 1, 2048), 129280, 131072),
 }
 # fmt: on

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from shapes import SPEC, model_of, spec_of
 
@@ -305,26 +306,20 @@ def test_the_table_of_tokens_is_read_where_it_is_the_read_out() -> None:
 
 
 def test_experts_that_a_batch_reads() -> None:
-    """8 experts of 1000 of which a token passes 2, and 5000 parameters that all pass."""
-    model, spec = model_of(1, **{**PLAIN, "d_ff": 0}), NEXT
-    one = LanguageModel(model, spec, experts=Experts(13000, 7000, 2 / 8))
-    table = 11 * 16
-    assert decode_cost.n_params(one) == 13000
-    assert decode_cost.params_read(one, 1) == 7000 - table
-
-    def mean(b: int) -> float:
-        """Over all choices of b tokens."""
-        pairs = list(itertools.combinations(range(8), 2))
-        sizes = [len(set().union(*chosen)) for chosen in itertools.product(pairs, repeat=b)]
-        return 5000 + 1000 * sum(sizes) / len(sizes)
-
+    """8 experts of 1000 weights, of which a token passes 2, and 500 that all pass."""
+    model = model_of(1, **{**PLAIN, "d_ff": 0})
+    plain, table = LanguageModel(model, NEXT), 11 * 16
+    one = dataclasses.replace(plain, experts=Experts(always=500, each=1000, n=8, sent=2))
+    assert decode_cost.n_params(one) == decode_cost.n_params(plain) + 500 + 8000
+    assert decode_cost.n_params_active(one) == decode_cost.n_params(plain) + 500 + 2000
+    rest = decode_cost.n_params(plain) - table + 500
+    pairs = list(itertools.combinations(range(8), 2))
     for b in (1, 2, 3):
-        assert decode_cost.params_read(one, b) == round(mean(b) - table)
-    assert decode_cost.params_read(one, 1000) == 13000 - table
-    plain = LanguageModel(model, spec)
-    passed = 2 * (7000 - decode_cost.n_params(plain))
+        touched = [len(set().union(*chosen)) for chosen in itertools.product(pairs, repeat=b)]
+        assert decode_cost.params_read(one, b) == round(rest + 1000 * np.mean(touched))
+    assert decode_cost.params_read(one, 1000) == rest + 8000
     for count in (decode_cost.decode_flops, decode_cost.prefill_flops):
-        assert count(one, 1) == count(plain, 1) + passed
+        assert count(one, 1) == count(plain, 1) + 2 * (500 + 2000)
 
 
 def test_a_batch_shares_the_weights_and_not_the_caches() -> None:
