@@ -2,8 +2,7 @@
 
 Shapes are those of the `config.json` of the repository that is named; every number that is told of
 a model is computed from them. `published` is the number of parameters of its checkpoint, which they
-must give exactly, or of a model with experts (MLPs of which a token passes a few) what its authors
-round it to.
+give exactly (DeepSeek-V3: without its module for a second next token).
 """
 
 from __future__ import annotations
@@ -71,6 +70,8 @@ def _sparse(
     experts: tuple[int, int, int, int],  # routed ones, those a token is sent to, shared ones; d_ff
     vocabulary: int,
     length: int,
+    *,
+    router_bias: bool = False,
 ) -> Preset:
     layer, switches = attention
     (n_dense, d_ff), (n, sent, shared, d_expert) = dense, experts
@@ -79,7 +80,8 @@ def _sparse(
     one = LanguageModel(
         _model(d_model, layers, **switches),
         _spec(vocabulary, length),
-        more=n_sparse * d_model,  # a norm before the experts
+        # A norm before the experts.
+        more=n_sparse * (d_model + (n if router_bias else 0)),
         experts=Experts(n_sparse * (d_model * n + shared * expert), n_sparse * expert, n, sent),
     )
     return Preset(one, published, f"config.json of {source}")
@@ -168,7 +170,7 @@ PRESETS: dict[str, Preset] = {
         "mistralai/Mistral-7B-v0.3", 7_248_023_552,
         4096, 32, (32, 8, 128), 14336, 32768, 32768),
     "mixtral-8x7b": _sparse(
-        "mistralai/Mixtral-8x7B-v0.1; Jiang et al. 2024, arXiv:2401.04088", 46_700_000_000,
+        "mistralai/Mixtral-8x7B-v0.1; Jiang et al. 2024, arXiv:2401.04088", 46_702_792_704,
         4096, 32, (LayerSpec("grouped", 32, 8, 128, 0, 0, 0, None), {}),
         (0, 0), (8, 2, 0, 14336), 32000, 32768),
     "qwen2.5-7b": _grouped(
@@ -199,13 +201,14 @@ PRESETS: dict[str, Preset] = {
         "google/gemma-3-1b-pt", 999_885_952,
         1152, 26, (4, 1, 256), 6912, 262144, 32768, windows=(*(512,) * 5, 0), **_GEMMA_3),
     "deepseek-v2": _sparse(
-        "deepseek-ai/DeepSeek-V2; DeepSeek-AI 2024, arXiv:2405.04434", 236_000_000_000,
+        "deepseek-ai/DeepSeek-V2; DeepSeek-AI 2024, arXiv:2405.04434", 235_741_434_880,
         5120, 60, _mla(128, 1536), (1, 12288), (160, 6, 2, 1536), 102400, 131072),
     "deepseek-v2-lite": _sparse(
-        "deepseek-ai/DeepSeek-V2-Lite; DeepSeek-AI 2024, arXiv:2405.04434", 15_700_000_000,
+        "deepseek-ai/DeepSeek-V2-Lite; DeepSeek-AI 2024, arXiv:2405.04434", 15_706_484_224,
         2048, 27, _mla(16, 0), (1, 10944), (64, 6, 2, 1408), 102400, 32768),
     "deepseek-v3": _sparse(
-        "deepseek-ai/DeepSeek-V3; DeepSeek-AI 2024, arXiv:2412.19437", 671_000_000_000,
-        7168, 61, _mla(128, 1536), (3, 18432), (256, 8, 1, 2048), 129280, 131072),
+        "deepseek-ai/DeepSeek-V3; DeepSeek-AI 2024, arXiv:2412.19437", 671_026_419_200,
+        7168, 61, _mla(128, 1536), (3, 18432), (256, 8, 1, 2048), 129280, 131072,
+        router_bias=True),
 }
 # fmt: on
