@@ -78,7 +78,7 @@ def state_bytes(model: ModelSpec) -> int:
 
 def _width(layer: LayerSpec, model: ModelSpec) -> int:
     """Columns a layer hands on."""
-    bare = layer.mixer == "grouped" and not model.use_wo and layer.d_ff == 0
+    bare = layer.mixer in mixers.own() and not model.use_wo and layer.d_ff == 0
     return layer.n_heads * layer.d_head if bare else model.d_model
 
 

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from mha_jax import loss, optim, rng
+from mha_jax import loss, mixers, optim, rng
 from mha_jax.analysis import gates, pruning
 from mha_jax.config import LayerSpec
 from mha_jax.held_out import Measure
@@ -147,7 +147,8 @@ def sweep(
 def n_gates(layers: Sequence[LayerSpec], of: str) -> list[int]:
     """Gates of each layer; 0 for a mixer without attention heads."""
     counts = [layer.n_heads if of == "n" else layer.n_kv_heads for layer in layers]
-    return [n if layer.mixer == "grouped" else 0 for n, layer in zip(counts, layers, strict=True)]
+    own = mixers.own()
+    return [n if layer.mixer in own else 0 for n, layer in zip(counts, layers, strict=True)]
 
 
 def lambdas(

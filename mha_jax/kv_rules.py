@@ -12,7 +12,8 @@ from mha_jax.values import Problem
 _OWN = ("grouped", "mla", "gta")
 # What a layer must have in common with the one whose keys and values it reads.
 _COMMON = ("n_kv_heads", "d_head", "window", "n_sinks")
-# Switches of `grouped` that the others lack, with the value that means "off".
+# Switches of `grouped` that the other two lack, with the value that means "off". A mixer of the
+# user's may read the first two itself.
 _ONLY_GROUPED = {"share": "none", "qk_from": "content", "kv_quant": "none"}
 
 
@@ -24,23 +25,25 @@ def all_rules(got: Values, raw: Values) -> Iterator[Problem]:
       raw: every key, as the user gave it.
     """
     rows = layer_rows(got)
-    mixers = {row.get("model.mixer") for row in rows} - {None}
+    mixers: set[str] = {row["model.mixer"] for row in rows if "model.mixer" in row}
     for i, row in enumerate(rows):
         yield from _kv_from(got, raw, rows, i)
         if row.get("model.mixer") == "gta":
             yield from _halves(got, raw, row, i)
     yield from _latents(got, "mla" in mixers)
-    foreign = sorted(str(mixer) for mixer in mixers - {"grouped"})
     for name, off in _ONLY_GROUPED.items():
         value = got.get(f"model.{name}", off)
-        if value != off and foreign:
-            rule = f"is a switch of the mixer 'grouped', and model.mixer={foreign[0]!r} has none"
+        able = {"grouped"} if name == "kv_quant" else {"grouped", *mixers.difference(_OWN)}
+        lacking = sorted(mixers - able)
+        if value != off and lacking:
+            rule = f"is a switch of the mixer 'grouped', and model.mixer={lacking[0]!r} has none"
             yield Problem(f"model.{name}", value, f"{rule}; set it to {off!r}")
     if got.get("model.qk_norm") and "gta" in mixers:
         rule = "normalises keys, and those of model.mixer='gta' are values too"
         yield Problem("model.qk_norm", True, f"{rule}; set it to False")
-    if got.get("model.sink_logit") and mixers - set(_OWN):
-        rule = f"is a switch of {', '.join(_OWN)}, and model.mixer={foreign[0]!r} has none"
+    users = sorted(mixers.difference(_OWN))
+    if got.get("model.sink_logit") and users:
+        rule = f"is a switch of {', '.join(_OWN)}, and model.mixer={users[0]!r} has none"
         yield Problem("model.sink_logit", True, f"{rule}; set it to False")
     if got.get("model.kv_quant", "none") != "none":
         yield from _quantised(got, raw, rows)

@@ -6,6 +6,7 @@ one row for each query head, n, or kv head, k.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ import numpy as np
 from mha_jax import examine, loss
 from mha_jax.analysis import circuits, cka, sharing, similarity
 from mha_jax.attention.stops import on_one_axis
-from mha_jax.config import LayerSpec
+from mha_jax.config import LayerSpec, ModelSpec
 from mha_jax.run import LoadedRun
 
 
@@ -41,7 +42,7 @@ class Redundancy(NamedTuple):
     # kv heads of every layer -> rise of the loss per answer when neighbours are pooled, untrained.
     pooled: dict[int, float]
     # (earlier layer, later layer) -> Q-, K- and V-composition, each [n of the later, n of the
-    # earlier].
+    # earlier]; without K and V where the later one reads keys and values of before the earlier one.
     composition: dict[tuple[int, int], dict[str, np.ndarray]]
 
 
@@ -58,20 +59,40 @@ def redundancy(run: LoadedRun, at: str | int = "last") -> Redundancy:
     params, found = run.params(at), _summed(run, at)
     model, mixers = run.run.static.model, _mixers(run.params(at))
     layers = [
-        _layer(run, number, spec, params, mixers[number], sums)
+        _layer(run, number, spec, params, mixers, sums)
         for number, (spec, sums) in enumerate(zip(model.layers, found, strict=True))
         if sums is not None
     ]
     able = [one.layer for one in layers if "wo" in mixers[one.layer]]
-    heads = {
-        i: circuits.per_head(mixers[i], model.layers[i].n_heads, model.layers[i].n_kv_heads)
-        for i in able
-    }
+    heads = {i: _circuits(mixers, model.layers, i) for i in able}
     return Redundancy(
         layers,
         _pooled(run, params),
-        {(i, j): circuits.composition(heads[i], heads[j]) for i in able for j in able if i < j},
+        {
+            (i, j): {
+                name: found
+                for name, found in circuits.composition(heads[i], heads[j]).items()
+                if name == "q" or i < _lender(model.layers, j)
+            }
+            for i in able
+            for j in able
+            if i < j
+        },
     )
+
+
+def _lender(layers: Sequence[LayerSpec], i: int) -> int:
+    """The layer whose keys and values layer i reads."""
+    lender = layers[i].kv_from
+    return i if lender is None else lender
+
+
+def _circuits(
+    mixers: Sequence[dict[str, Any]], layers: Sequence[LayerSpec], i: int
+) -> circuits.Heads:
+    """The heads of layer i, with the keys and values that it reads."""
+    lent = {name: w for name, w in mixers[_lender(layers, i)].items() if name in ("wk", "wv")}
+    return circuits.per_head({**lent, **mixers[i]}, layers[i].n_heads, layers[i].n_kv_heads)
 
 
 def _layer(
@@ -79,18 +100,18 @@ def _layer(
     number: int,
     spec: LayerSpec,
     params: Any,
-    mixer: dict[str, Any],
+    mixers: Sequence[dict[str, Any]],
     sums: dict[str, Any],
 ) -> Layer:
     js_nn = similarity.js_matrix(sums["js"])
-    k, wo_nhd = spec.n_kv_heads, None
+    k, wo_nhd, mixer = spec.n_kv_heads, None, mixers[number]
     errors: dict[int, tuple[float, float]] = {}
     if {"wk", "wv"} <= mixer.keys():
         for fewer in _fewer(k):
             groups = sharing.contiguous(k, fewer)
             key, value = (sharing.weight_sharing_error(mixer[w], k, groups) for w in ("wk", "wv"))
             errors[fewer] = (key.share, value.share)
-    if "wo" in mixer and not run.run.static.model.gate:
+    if "wo" in mixer and _writes_z(spec, run.run.static.model):
         wo_nhd = np.asarray(mixer["wo"]).reshape(spec.n_heads, spec.d_head, -1)
     return Layer(
         number,
@@ -101,7 +122,7 @@ def _layer(
         similarity.agreement(js_nn, k),
         similarity.disagreement(sums["disagreement"]),
         errors,
-        _copying(run, params, mixer, spec),
+        _copying(run, params, mixers, number),
     )
 
 
@@ -109,14 +130,13 @@ def _summed(run: LoadedRun, at: str | int) -> list[dict[str, Any] | None]:
     """Sums over the probe draw, layer by layer; None for a layer without attention weights."""
     program, params, constants = run.program, run.params(at), run.probe_constants()
     model = run.run.static.model
-    rotated, gated = model.positions == "rope", model.gate
     tables = examine.visible(run.run.static)
 
     def of_batch(params: Any, constants: Any, i: Any) -> list[dict[str, Any] | None]:
         batch = examine.probe_batch(program, constants, i)
         _, layers = program.model.apply(params, batch.inputs, probe=lambda stops: stops)
         out: list[dict[str, Any] | None] = []
-        for stops, visible_ts in zip(layers, tables, strict=True):
+        for spec, stops, visible_ts in zip(model.layers, layers, tables, strict=True):
             weights = stops.get("weights_bkgts")
             if weights is None:
                 out.append(None)
@@ -124,13 +144,15 @@ def _summed(run: LoadedRun, at: str | int) -> list[dict[str, Any] | None]:
             weights_bnts = on_one_axis("weights_bkgts", weights)
             z_btnh = on_one_axis("z_btkgh", stops["z_btkgh"])
             k_bskh, v_bskh = stops["k_bskh"], stops["v_bskh"]
-            k_bskh = sharing.before_rotation(k_bskh) if rotated else k_bskh
+            if model.positions == "rope":
+                k_bskh = sharing.before_rotation(k_bskh, _n_rotated(spec, model))
             out.append(
                 {
                     "js": similarity.js_sums(weights_bnts, visible_ts),
                     "disagreement": similarity.disagreement_sums(weights_bnts, v_bskh, z_btnh),
-                    # A gate stands between z and what a head writes.
-                    "out": cka.cross_sums(stops["head_out_btnd"] if gated else z_btnh),
+                    "out": cka.cross_sums(
+                        z_btnh if _writes_z(spec, model) else stops["head_out_btnd"]
+                    ),
                     "k": cka.cross_sums(k_bskh),
                     "v": cka.cross_sums(v_bskh),
                 }
@@ -193,19 +215,31 @@ def _pooled(run: LoadedRun, params: Any) -> dict[int, float]:
     return out
 
 
+def _writes_z(layer: LayerSpec, model: ModelSpec) -> bool:
+    """Whether what a head writes is its z times its rows of wo: no gate and no latent between."""
+    return not model.gate and layer.mixer != "mla"
+
+
+def _n_rotated(layer: LayerSpec, model: ModelSpec) -> int | None:
+    """Columns of a key that rotate, the last ones; None: all."""
+    return {"mla": model.d_rope, "gta": layer.d_head // 2}.get(layer.mixer)
+
+
 def _copying(
-    run: LoadedRun, params: Any, mixer: dict[str, Any], spec: LayerSpec
+    run: LoadedRun, params: Any, mixers: Sequence[dict[str, Any]], i: int
 ) -> np.ndarray | None:
     """The OV copying score of heads that write to the read-out of the tokens they read."""
     task = run.spec
     own = task.autoregressive and task.inputs == "tokens" and len(task.outputs) == 1
     linear = task.encoder == task.readout == "linear"
     gated = run.run.static.model.gate  # between the two matrices of the circuit
-    if gated or not (own and linear and "wo" in mixer and task.output_size == task.input_sizes[0]):
+    able = own and linear and "wo" in mixers[i] and task.output_size == task.input_sizes[0]
+    if gated or not able:
         return None
     embed = np.asarray(params["encoder"]["embed"]["0"])
     unembed = np.asarray(params["readout"]["out"]["w"])
-    return circuits.copying(circuits.per_head(mixer, spec.n_heads, spec.n_kv_heads), embed, unembed)
+    layers = run.run.static.model.layers
+    return circuits.copying(_circuits(mixers, layers, i), embed, unembed)
 
 
 def _mixers(params: Any) -> list[dict[str, Any]]:

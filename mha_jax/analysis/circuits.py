@@ -5,7 +5,8 @@ in `attention.grouped`: a head writes x wv wo, and scores query x against key y 
 Their matrices, which act on columns, are the transposes; eigenvalues and norms are the same.
 
 What is not in these products is ignored: norms and their scales, biases, gates, qk_norm, positions
-(with rotary ones the scores are those of a key at the query's own position), MLPs between layers.
+(with rotary ones the scores are those of a key at the query's own position), sink logits, MLPs
+between layers.
 
 Letters: n query heads, k kv heads, h d_head, d d_model, v vocabulary. Everything is per query head;
 query heads of one kv head have the same wk and wv, and each its own wq and wo.
@@ -20,7 +21,7 @@ import numpy as np
 
 
 class Heads(NamedTuple):
-    """The matrices of each query head of a layer."""
+    """The matrices of each query head of a layer; queries and keys may be wider than values."""
 
     wq_ndh: np.ndarray
     wk_ndh: np.ndarray
@@ -32,8 +33,10 @@ def per_head(params: Mapping[str, Any], n_heads: int, n_kv_heads: int) -> Heads:
     """A mixer's parameters cut into heads, kv weights repeated for the query heads that read them.
 
     Args:
-      params: wq [d, n*h], wk and wv [d, k*h], wo [n*h, d]. A matrix that share= leaves out is the
-        one that makes its part: without wk wq, without wv wk.
+      params: of `attention.grouped`: wq [d, n*h], wk and wv [d, k*h], wo [n*h, d]. A matrix that
+        share= leaves out is the one that makes its part: without wk wq, without wv wk. A layer that
+        reads another's keys and values (kv_from) looks the same, and must be given that one's.
+        Or those of `attention.mla` and `attention.gta`.
       n_heads: n.
       n_kv_heads: k; query head i reads kv head i // (n / k).
 
@@ -52,8 +55,20 @@ def per_head(params: Mapping[str, Any], n_heads: int, n_kv_heads: int) -> Heads:
         return w.reshape(len(w), k, -1).transpose(1, 0, 2).repeat(n_heads // k, axis=0)
 
     wq_ndh = cut("wq", n_heads)
-    wk_ndh = cut("wk", n_kv_heads) if "wk" in params else wq_ndh
-    wv_ndh = cut("wv", n_kv_heads) if "wv" in params else wk_ndh
+    if "wc" in params:  # keys and values are made of latents
+        into_ndc = cut("wc", n_kv_heads)
+        wk_ndh, wv_ndh = into_ndc @ cut("wuk", n_heads), into_ndc @ cut("wuv", n_heads)
+        if "wkr" in params:
+            wq_ndh = np.concatenate([wq_ndh, cut("wqr", n_heads)], axis=2)
+            wk_ndh = np.concatenate([wk_ndh, cut("wkr", 1)], axis=2)
+        wq_ndh = cut("wcq", 1) @ wq_ndh if "wcq" in params else wq_ndh
+    elif "wkv" in params:  # half of a value is half of a key
+        wv_ndh = cut("wkv", n_kv_heads)
+        half_ndh = wv_ndh[:, :, : wv_ndh.shape[2] // 2]
+        wk_ndh = np.concatenate([half_ndh, cut("wkr", 1)], axis=2)
+    else:
+        wk_ndh = cut("wk", n_kv_heads) if "wk" in params else wq_ndh
+        wv_ndh = cut("wv", n_kv_heads) if "wv" in params else wk_ndh
     wo = np.asarray(params["wo"], np.float64)
     return Heads(wq_ndh, wk_ndh, wv_ndh, wo.reshape(n_heads, -1, wo.shape[1]))
 

@@ -71,8 +71,9 @@ def convert(
         should not be the key that the run began with.
 
     Raises:
-      ValueError: k' does not divide k; a user's mixer; share= qk or qkv, whose keys have no heads
-        of their own; `similar` without wo; what cannot be aligned; a missing key.
+      ValueError: k' does not divide k; another mixer than `grouped`; kv_from; share= qk or qkv,
+        whose keys have no heads of their own; `similar` without wo; what cannot be aligned; a
+        missing key.
     """
     counts = _counts(n_kv_heads, model)
     layers = tuple(
@@ -169,6 +170,8 @@ def _check(
             raise ValueError(f"layer {i}: only the mixer 'grouped' converts, not {old.mixer!r}")
     if smaller == model:
         return
+    if any(layer.kv_from is not None for layer in model.layers):
+        raise ValueError("layers share keys and values (kv_from): kv heads convert in none of them")
     if model.share in ("qk", "qkv"):
         raise ValueError(f"share={model.share!r}: wq makes the keys, one for each query head")
     if method == "similar" and not model.use_wo:

@@ -55,6 +55,11 @@ def remove(
         if heads == list(range(layer.n_heads)):
             specs.append(layer)
             continue
+        if any(other.kv_from is not None for other in model.layers):
+            raise ValueError(
+                f"layer {i}: layers share keys and values (kv_from), so that no head of one can go "
+                f"alone; keep all {layer.n_heads}"
+            )
         kv_heads = _kv_heads(f"layer {i}", heads, layer, model)
         smaller = dataclasses.replace(layer, n_heads=len(heads), n_kv_heads=len(kv_heads))
         specs.append(smaller)

@@ -51,15 +51,22 @@ def contiguous(n_kv_heads: int, n_groups: int) -> list[list[int]]:
     return np.arange(n_kv_heads).reshape(n_groups, -1).tolist()
 
 
-def before_rotation(k_bskh: jax.Array) -> jax.Array:
+def before_rotation(k_bskh: jax.Array, n_rotated: int | None = None) -> jax.Array:
     """Keys as they were before `attention.positions.rope`, from the stop of that name.
 
     A rotation that all rows have in common does not change CKA; one by position does.
+
+    Args:
+      k_bskh: the keys.
+      n_rotated: how many of their columns rotate, the last ones; None: all.
     """
-    half = k_bskh.shape[-1] // 2
+    n_rotated = k_bskh.shape[-1] if n_rotated is None else n_rotated
+    still_bskh, k_bskh = jnp.split(k_bskh, [k_bskh.shape[-1] - n_rotated], axis=-1)
+    half = n_rotated // 2
     mirror = jnp.concatenate([jnp.ones(half), -jnp.ones(half)]).astype(k_bskh.dtype)
     mirror = mirror.reshape((1,) * (k_bskh.ndim - 1) + (-1,))
-    return mirror * rope(mirror * k_bskh)  # a mirrored plane turns the other way
+    turned_bskh = mirror * rope(mirror * k_bskh)  # a mirrored plane turns the other way
+    return jnp.concatenate([still_bskh, turned_bskh], axis=-1)
 
 
 def weight_sharing_error(w: jax.Array, n_kv_heads: int, groups: Groups) -> SharingError:

@@ -162,7 +162,8 @@ class Attention(Kind):
         if self.rope and "k" in new:
             k_bckh = rotate(new["k"], at=step.position_bc, n_positions=step.capacity)
             new = {**new, "k": k_bckh}
-        return Projected((q_bckgh,), new, gate)
+        q = jnp.split(q_bckgh, 2, axis=-1) if self._turns_when_read() else [q_bckgh]
+        return Projected(tuple(q), new, gate)
 
     def stored(self) -> dict[str, tuple[int, int]]:
         """Keys and values, or what both are made of."""
@@ -172,14 +173,17 @@ class Attention(Kind):
     def read(
         self, arrays: cache.Cache, position_bs: jax.Array, capacity: int
     ) -> tuple[tuple[jax.Array, ...], jax.Array, bool]:
-        """What is stored, or keys made of the values."""
+        """What is stored, or keys made of the values; rotated ones in their two halves, since the
+        two would be written out to be one array.
+        """
         if "kv" not in arrays:
             return (arrays["k"],), arrays["v"], False
         keys_bksh = self._normed(arrays["kv"].astype(self.dtype))
-        if self.rope:
-            at = jnp.maximum(position_bs, 0)[:, None]
-            keys_bksh = rotate(keys_bksh, 2, at=at, n_positions=capacity)
-        return (keys_bksh,), arrays["kv"], self.rope or self.k_norm is not None
+        if not self._turns_when_read():
+            return (keys_bksh,), arrays["kv"], self.k_norm is not None
+        at = jnp.maximum(position_bs, 0)[:, None]
+        keys_bksh = rotate(keys_bksh, 2, at=at, n_positions=capacity)
+        return tuple(jnp.split(keys_bksh, 2, axis=-1)), arrays["kv"], True
 
     def _rows(
         self, x: jax.Array, b: int, t: int, qk_rows: jax.Array | None
@@ -200,6 +204,10 @@ class Attention(Kind):
         one = letters[1] == letters[2]
         new = {"kv": value} if one else {"k": self._normed(key), "v": value}
         return q_btkgh, new, made.get("g")
+
+    def _turns_when_read(self) -> bool:
+        """Whether keys are rotated when they are read: what is stored are the values."""
+        return self.rope and self.share in ("kv", "qkv")
 
     def _normed(self, keys: jax.Array) -> jax.Array:
         return keys if self.k_norm is None else per_head.rms(keys, self.k_norm[...])

@@ -104,17 +104,16 @@ class Quantised:
     def empty(self, b: int, k: int, h: int, capacity: int, dtype: Any) -> Cache:
         """A cache without tokens; numbers of 4 bits are two in a byte, of channels c and c + h/2.
 
-        Arrays of numbers are [b, k, s, h * bits / 8]; steps and smallest values [b, k, j, h] of
-        keys, [b, k, s, 1] of values; what stays is a ring of tail + group slots.
+        Arrays of numbers are [b, k, j, group, h * bits / 8]; steps and smallest values [b, k, j, h]
+        of keys, [b, k, j, group] of values; what stays is a ring of tail + group slots.
         """
-        s = self.n_quantised(capacity)
+        j = self.n_quantised(capacity) // self.group
         width, ring = h * self.bits // 8, min(capacity, self.tail + self.group)
-        shapes = {"k": (s // self.group, h), "v": (s, 1)}
         made: Cache = {}
-        for name, (rows, columns) in shapes.items():
-            made[f"{name}_codes"] = jnp.zeros((b, k, s, width), jnp.uint8)
-            made[f"{name}_step"] = jnp.zeros((b, k, rows, columns), dtype)
-            made[f"{name}_low"] = jnp.zeros((b, k, rows, columns), dtype)
+        for name, n_sets in {"k": h, "v": self.group}.items():
+            made[f"{name}_codes"] = jnp.zeros((b, k, j, self.group, width), jnp.uint8)
+            made[f"{name}_step"] = jnp.zeros((b, k, j, n_sets), dtype)
+            made[f"{name}_low"] = jnp.zeros((b, k, j, n_sets), dtype)
             made[f"{name}_tail"] = jnp.zeros((b, k, ring, h), dtype)
         return made
 
@@ -128,15 +127,17 @@ class Quantised:
         ring = kept["k_tail"].shape[2]
         layout = Layout(ring, 0, ring if ring < step.capacity else 0)
         end_b = step.length_b + step.n_valid_b
-        after = {
+        after = kept | {
             name: put(kept[name], new[name[0]], step.length_b, step.n_valid_b, layout)
             for name in ("k_tail", "v_tail")
         }
         parts: list[Part] = []
         n_old_bc1 = self.n_quantised(step.position_bc + 1)[:, :, None]
         if kept["k_step"].shape[2]:  # there is room for a group
-            after |= self._moved(kept, new, step, layout)
-            slot_11s = jnp.arange(after["k_codes"].shape[2])[None, None]
+            # One token leaves a group that is old enough where it stands; many may overwrite it. To
+            # read the tail as it was would copy it.
+            after |= self._moved(after if c == 1 else kept, new, step, layout)
+            slot_11s = jnp.arange(after["k_codes"].shape[2] * self.group)[None, None]
             keys_bksh, values_bksh = (self._read(after, name) for name in "kv")
             parts.append(Part((keys_bksh,), values_bksh, slot_11s < n_old_bc1, True))
 
@@ -157,24 +158,23 @@ class Quantised:
         tokens: none, one, or, with many tokens, more.
         """
         b, c = step.position_bc.shape
-        end_b, after = step.length_b + step.n_valid_b, {}
+        row_b1 = jnp.arange(b)[:, None]
+        end_b, moved = step.length_b + step.n_valid_b, {}
         first_b = self.n_quantised(step.length_b) // self.group
         j_bj = first_b[:, None] + jnp.arange(c // self.group + 1)[None]
         j_bj = jnp.where(j_bj < self.n_quantised(end_b)[:, None] // self.group, j_bj, -1)
-        position_bjs = j_bj[:, :, None] * self.group + jnp.arange(self.group)
+        position_bjs = j_bj[:, :, None] * self.group + jnp.arange(self.group)[None, None]
         for name in "kv":
             x_bkjsh = self._full(kept[f"{name}_tail"], new[name], position_bjs, step, layout)
-            number, size, low = self.codes(x_bkjsh, 3 if name == "k" else 4)
-            n_j = kept["k_step"].shape[2]
-            at_bj = jnp.where(j_bj < 0, n_j, j_bj)  # beyond: dropped
-            told = {"codes": self._packed(number), "step": size, "low": low}
-            for field, x in told.items():
+            over = 3 if name == "k" else 4
+            number, size, low = self.codes(x_bkjsh, over)
+            at_bj = jnp.where(j_bj < 0, kept["k_step"].shape[2], j_bj)  # beyond: dropped
+            told = {"codes": self._packed(number), "step": size.squeeze(over)}
+            for field, x in {**told, "low": low.squeeze(over)}.items():
                 old = kept[f"{name}_{field}"]
-                by_group = old.reshape(*old.shape[:2], n_j, old.shape[2] // n_j, -1)
-                row_b1 = jnp.arange(b)[:, None]
-                by_group = by_group.at[row_b1, :, at_bj].set(x.swapaxes(1, 2), mode="drop")
-                after[f"{name}_{field}"] = by_group.reshape(old.shape)
-        return after
+                x = x.swapaxes(1, 2)
+                moved[f"{name}_{field}"] = old.at[row_b1, :, at_bj].set(x, mode="drop")
+        return moved
 
     def _full(
         self,
@@ -188,7 +188,11 @@ class Quantised:
         b, k, _, h = tail_bksh.shape
         flat_bs = position_bjs.reshape(b, -1)
         row_b1, c = jnp.arange(b)[:, None], new_bckh.shape[1]
-        old_bskh = tail_bksh[row_b1, :, layout.slot(flat_bs)]
+        slot_bs = layout.slot(flat_bs)
+        if b == 1:  # as below it would be joined to the write before it, and the tail be copied
+            old_bskh = tail_bksh[0][:, slot_bs[0]].swapaxes(0, 1)[None]
+        else:
+            old_bskh = tail_bksh[row_b1, :, slot_bs]
         at_bs = jnp.clip(flat_bs - step.length_b[:, None], 0, c - 1)
         new_bskh = new_bckh.astype(tail_bksh.dtype)[row_b1, at_bs]
         is_new_bs = flat_bs >= step.length_b[:, None]
@@ -204,8 +208,12 @@ class Quantised:
     def _read(self, kept: Cache, name: str) -> jax.Array:
         """Keys or values [b, k, s, h] of their numbers."""
         x = kept[f"{name}_codes"]
-        x = x if self.bits == 8 else jnp.concatenate([x & 15, x >> 4], axis=-1)
-        step, low = (kept[f"{name}_{field}"].astype(jnp.float32) for field in ("step", "low"))
-        b, k, s, h = x.shape
-        by_group = x.astype(jnp.float32).reshape(b, k, step.shape[2], -1, h)
-        return (by_group * step[:, :, :, None] + low[:, :, :, None]).reshape(b, k, s, h)
+        if self.bits == 4:  # without a concatenate, which would be written out
+            shift = jnp.array([0, 4], jnp.uint8).reshape(1, 1, 1, 1, 2, 1)
+            x = ((x[..., None, :] >> shift) & 15).reshape(*x.shape[:-1], -1)
+        step, low = (
+            jnp.expand_dims(kept[f"{name}_{field}"].astype(jnp.float32), 3 if name == "k" else 4)
+            for field in ("step", "low")
+        )
+        b, k, _, _, h = x.shape
+        return (x.astype(jnp.float32) * step + low).reshape(b, k, -1, h)
