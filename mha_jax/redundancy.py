@@ -216,7 +216,7 @@ def _pooled(run: LoadedRun, params: Any) -> dict[int, float]:
 
 
 def _writes_z(layer: LayerSpec, model: ModelSpec) -> bool:
-    """Whether what a head writes is its z times its rows of wo: no gate and no latent between."""
+    """Whether a head writes its z times its rows of wo: without a gate or a latent between."""
     return not model.gate and layer.mixer != "mla"
 
 
@@ -232,14 +232,13 @@ def _copying(
     task = run.spec
     own = task.autoregressive and task.inputs == "tokens" and len(task.outputs) == 1
     linear = task.encoder == task.readout == "linear"
-    gated = run.run.static.model.gate  # between the two matrices of the circuit
+    model = run.run.static.model
     able = own and linear and "wo" in mixers[i] and task.output_size == task.input_sizes[0]
-    if gated or not able:
+    if model.gate or not able:  # a gate stands between the two matrices of the circuit
         return None
     embed = np.asarray(params["encoder"]["embed"]["0"])
     unembed = np.asarray(params["readout"]["out"]["w"])
-    layers = run.run.static.model.layers
-    return circuits.copying(_circuits(mixers, layers, i), embed, unembed)
+    return circuits.copying(_circuits(mixers, model.layers, i), embed, unembed)
 
 
 def _mixers(params: Any) -> list[dict[str, Any]]:

@@ -14,11 +14,14 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from cases import config_of
 from flax import nnx
 
-from mha_jax import Attention
+from mha_jax import Attention, cost, schema, values
+from mha_jax.keys import KEYS
 
 ROOT = Path(__file__).parents[1]
+CACHE = ROOT / "docs" / "cache.md"
 
 
 def _blocks(path: Path, language: str) -> list[str]:
@@ -96,3 +99,25 @@ def test_the_readme_attention_is_the_layer():
     exec(lines, space)
     assert len([line for line in lines.splitlines() if line.strip()]) == 6
     np.testing.assert_allclose(space["y_btd"], space["y"], atol=1e-5)
+
+
+def _ways() -> list[tuple[str, str, str]]:
+    """Way, config and bytes of each row of the table of docs/cache.md."""
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]*)\| [^|]+ \| ([\d.]+) \|", CACHE.read_text(), re.M)
+    return [(way.strip(), switches.strip(" `"), told) for way, switches, told in rows]
+
+
+def test_the_ways_to_shrink_the_cache_have_the_bytes_that_are_told():
+    assert len(_ways()) == CACHE.read_text().count("\n| ") - 1  # all rows but the head
+    for way, switches, told in _ways():
+        model = {"n_layers": 2, "n_heads": 8, "d_model": 512, "cache_dtype": "bfloat16"}
+        for switch in switches.split():
+            name, _, text = switch.partition("=")
+            model[name] = values.parse(KEYS[f"model.{name}"], text)
+        rotates = "rope" if model.get("mixer") in ("mla", "gta") else "learned"
+        changes = {f"model.{name}": value for name, value in model.items()}
+        run, wrong = schema.resolve(
+            config_of({"task.name": "copy", "model.positions": rotates, **changes})
+        )
+        assert run is not None, (way, [str(one) for one in wrong])
+        assert cost.kv_bytes_per_token(run.static.model, 4096) == float(told), way

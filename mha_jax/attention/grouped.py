@@ -143,13 +143,11 @@ class Attention(Kind):
         q_btkgh = rotate(q_btkgh) if self.rope else q_btkgh
         if self.borrows:
             assert context.lent is not None
-            k_bskh, v_bskh = context.lent
-            return Whole(q_btkgh, k_bskh, v_bskh, gate)
+            return Whole(q_btkgh, *context.lent, gate)
         if "kv" in new:  # rounded before keys are made of it
             v_bskh = self.rounded(new["kv"])
             k_bskh = self._normed(v_bskh)
-            k_bskh = rotate(k_bskh) if self.rope else k_bskh
-            return Whole(q_btkgh, k_bskh, v_bskh, gate)
+            return Whole(q_btkgh, rotate(k_bskh) if self.rope else k_bskh, v_bskh, gate)
         k_bskh = rotate(new["k"]) if self.rope else new["k"]
         return Whole(q_btkgh, self.rounded(k_bskh), self.rounded(new["v"]), gate)
 
@@ -160,8 +158,7 @@ class Attention(Kind):
         if self.rope:
             q_bckgh = rotate(q_bckgh, at=step.position_bc, n_positions=step.capacity)
         if self.rope and "k" in new:
-            k_bckh = rotate(new["k"], at=step.position_bc, n_positions=step.capacity)
-            new = {**new, "k": k_bckh}
+            new = new | {"k": rotate(new["k"], at=step.position_bc, n_positions=step.capacity)}
         q = jnp.split(q_bckgh, 2, axis=-1) if self._turns_when_read() else [q_bckgh]
         return Projected(tuple(q), new, gate)
 
@@ -173,9 +170,7 @@ class Attention(Kind):
     def read(
         self, arrays: cache.Cache, position_bs: jax.Array, capacity: int
     ) -> tuple[tuple[jax.Array, ...], jax.Array, bool]:
-        """What is stored, or keys made of the values; rotated ones in their two halves, since the
-        two would be written out to be one array.
-        """
+        """What is stored, or keys made of it: rotated, in halves, which joined were written out."""
         if "kv" not in arrays:
             return (arrays["k"],), arrays["v"], False
         keys_bksh = self._normed(arrays["kv"].astype(self.dtype))
