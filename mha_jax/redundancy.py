@@ -143,6 +143,7 @@ def _summed(run: LoadedRun, at: str | int) -> list[dict[str, Any] | None]:
                 continue
             weights_bnts = on_one_axis("weights_bkgts", weights)
             z_btnh = on_one_axis("z_btkgh", stops["z_btkgh"])
+            written = z_btnh if _writes_z(spec, model) else stops["head_out_btnd"]
             k_bskh, v_bskh = stops["k_bskh"], stops["v_bskh"]
             if model.positions == "rope":
                 k_bskh = sharing.before_rotation(k_bskh, _n_rotated(spec, model))
@@ -150,9 +151,7 @@ def _summed(run: LoadedRun, at: str | int) -> list[dict[str, Any] | None]:
                 {
                     "js": similarity.js_sums(weights_bnts, visible_ts),
                     "disagreement": similarity.disagreement_sums(weights_bnts, v_bskh, z_btnh),
-                    "out": cka.cross_sums(
-                        z_btnh if _writes_z(spec, model) else stops["head_out_btnd"]
-                    ),
+                    "out": cka.cross_sums(written),
                     "k": cka.cross_sums(k_bskh),
                     "v": cka.cross_sums(v_bskh),
                 }
