@@ -28,7 +28,7 @@ LAYERS = (
     + ("store", "tensorboard", "runstate", "idle", "planned", "origin"),
     ("lane", "outcome", "branch", "start", "runner", "worker", "progress", "jobs", "pool", "launch")
     + ("stages", "report", "run", "held_out", "gating", "importance", "redundancy", "heads_text")
-    + ("slots", "convert", "shrink", "prune", "prune_text", "cli", "bench", "stream"),
+    + ("slots", "sinks", "convert", "shrink", "prune", "prune_text", "cli", "bench", "stream"),
 )
 # Modules that may read less: beside themselves and the lowest layer only these.
 ONLY: dict[str, set[str]] = {
