@@ -6,7 +6,7 @@ intervals.py of a mean and of a success rate; compare.py: of two cells, which is
 pairs.py     comparisons.csv; order.py: order.txt
 documents.py documents.csv, and a bootstrap over the documents of a text
 tables.py    runs.csv, frontier.csv, heads.csv, timing.csv
-head_columns.py  what frontier.csv tells of heads
+head_columns.py  what frontier.csv tells of heads; pareto.py: which cells are on the front
 across.py    two sweeps side by side; across_text.py: as text and JSON
 over_time.py over_time.csv and rises.csv; training.py: figures/training.svg and .png
 figure.py    figures/frontier.svg and .png: the page

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from mha_jax.report import stats
 from mha_jax.report.result import Result
 from mha_jax.store import StoredRun
 from mha_jax.tasks import TaskSpec
+
+_OFF = (None, False, 0, "", "none")  # values of fields that are switched off
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,9 +108,8 @@ def order(run: StoredRun) -> tuple[Any, ...]:
     """Sorts runs by what they are: neither the disk nor the time of finishing can change it."""
     static, hypers = run.run.static, run.run.hypers
     layers = static.model.layers
-    kind = variant(run)
     families = ("MHA", "GQA", "MQA")
-    family = kind.split("-")[0]
+    family = family_name(variant(run))
     return (
         static.task.name,
         repr((static.task.seed, static.task.params, static.task.data_hash)),
@@ -128,6 +130,11 @@ def order(run: StoredRun) -> tuple[Any, ...]:
 def variant(run: StoredRun) -> str:
     """The variant a sweep recorded for a run."""
     return str(run.about["variant"])
+
+
+def family_name(variant: str) -> str:
+    """What a variant begins with: "GQA" of "GQA-2, int8"."""
+    return re.split("[-,]", variant)[0]
 
 
 def model_fields(model: config.ModelSpec) -> dict[str, Any]:
@@ -163,7 +170,8 @@ def _labels(firsts: Sequence[StoredRun]) -> dict[str, str]:
         fields = [_told_apart_by(run.run.static) for run in runs]
         differing = [key for key in fields[0] if len({repr(f[key]) for f in fields}) > 1]
         for run, values in zip(runs, fields, strict=True):
-            extra = [f"{key} {values[key]}" for key in differing]
+            # What is switched off goes without saying.
+            extra = [f"{key} {values[key]}" for key in differing if values[key] not in _OFF]
             out[run.run.group_hash] = ", ".join([label, *extra])
     return out
 

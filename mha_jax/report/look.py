@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mha_jax.report.cells import CellRuns
+from mha_jax.report import pareto
+from mha_jax.report.cells import CellRuns, family_name
 from mha_jax.tasks import TaskSpec
 
 # Okabe and Ito's colours; the marker says the same again.
@@ -25,12 +26,13 @@ METRICS = {
 LOG_METRICS = ("nmse",)
 SMALL = 7.0  # points
 SAME_HEADS = "0.75"  # colour of the line between cells that differ in kv heads only
+FRONT = "#E69F00"  # colour of the Pareto front
 CEILING, SOLVED, CHANCE = (0, (3, 1.5)), "-.", ":"  # line styles
 
 
 def family(cell: CellRuns) -> str:
     """MHA, GQA, MQA or other."""
-    name = cell.variant.split("-")[0]
+    name = family_name(cell.variant)
     return name if name in FAMILIES else "other"
 
 
@@ -61,6 +63,8 @@ def marks(cells: Sequence[CellRuns]) -> list[Any]:
     ]
     if len(present) > 1:
         handles.append(mark("same heads, other kv heads", linestyle="-", color=SAME_HEADS))
+    if any(pareto.fronts(cells).values()):
+        handles.append(mark("Pareto front of the converged", linestyle="-", color=FRONT))
     if any(c.cell.ceiling is not None for c in cells):
         handles.append(mark("best possible (ceiling)", linestyle=CEILING))
     if any(shows_solved(c.spec) for c in cells):

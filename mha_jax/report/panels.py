@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mha_jax import config
-from mha_jax.report import labels, look
+from mha_jax.report import labels, look, pareto
 from mha_jax.report.cells import CellRuns
 
 
@@ -26,7 +26,7 @@ def kv_bytes(cell: CellRuns) -> float:
 
 def against_bytes(axes: Any, cells: Sequence[CellRuns]) -> None:
     """Quality against cache bytes. Cells of equal bytes stand side by side; a grey line joins cells
-    that differ in kv heads only.
+    that differ in kv heads only, and a step line is the Pareto front.
     """
     x = _beside(cells, kv_bytes, lambda c: c.label)
     _quality(axes, cells, x, kv_bytes)
@@ -40,6 +40,7 @@ def against_bytes(axes: Any, cells: Sequence[CellRuns]) -> None:
             linewidth=1,
             zorder=1,
         )
+    _front(axes, cells, x)
     dtypes = " and ".join(sorted({c.static.model.cache_dtype for c in cells}))
     axes.set_xlabel(f"KV cache, bytes per token ({dtypes}, all layers)")
     axes.set_title("Quality against KV cache", loc="left")
@@ -148,6 +149,15 @@ def _quality(
         if c.cell.diverged:
             worst = low if spec.direction == "max" else high
             axes.plot(at, worst, "x", color=colour, markersize=7, clip_on=False, zorder=5)
+
+
+def _front(axes: Any, cells: Sequence[CellRuns], x: dict[str, float]) -> None:
+    """The best that so many bytes buy, up to the right end of the axis."""
+    on_front = pareto.fronts(cells)
+    places = sorted((x[c.label], _shown(c)) for c in cells if on_front[c.static_hash])
+    if places:
+        xs, ys = zip(*places, (axes.get_xlim()[1], places[-1][1]), strict=True)
+        axes.plot(xs, ys, drawstyle="steps-post", color=look.FRONT, linewidth=1.5, zorder=1)
 
 
 def _limits(cells: Sequence[CellRuns]) -> tuple[float, float]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mha_jax import config, planned
-from mha_jax.report import cells, head_columns, stats
+from mha_jax.report import cells, head_columns, pareto, stats
 from mha_jax.report.cells import CellRuns
 from mha_jax.report.intervals import wilson
 from mha_jax.store import StoredRun
@@ -33,7 +33,7 @@ FRONTIER_COLUMNS = (
     *("n_diverged", "n_failed", "n_unfinished", "task_seed", "task_params", "n_selection"),
     *("state_bytes", "edge_gain", "twin_validation_mean", "twin_change", "twin_allowed"),
     *("start", "steps_before", "start_lr", "start_weight_decay", "initial_mean"),
-    *("kv_bytes_resident", "kv_bytes_read_per_step"),
+    *("kv_bytes_resident", "kv_bytes_read_per_step", "pareto"),
     *head_columns.COLUMNS,
 )
 HEAD_COLUMNS = (
@@ -90,7 +90,7 @@ def run_rows(runs: Sequence[StoredRun]) -> list[Row]:
 
 def frontier_rows(gathered: Sequence[CellRuns]) -> list[Row]:
     """One row for each static config."""
-    rows = []
+    rows, on_front = [], pareto.fronts(gathered)
     for c in gathered:
         first, static = c.runs[0], c.static
         low, high = _success_interval(c.cell)
@@ -120,6 +120,7 @@ def frontier_rows(gathered: Sequence[CellRuns]) -> list[Row]:
             "direction": c.spec.direction,
             "chance": c.spec.chance,
             "solved_at": c.spec.solved_at,
+            "pareto": on_front[c.static_hash],
             **head_columns.of_cell(c),
         }
         row = {name: row[name] for name in FRONTIER_COLUMNS}
