@@ -46,3 +46,23 @@ def test_specialization_holds_the_width() -> None:
         for planned in plan("specialization", arg).runs:
             for layer in planned.run.static.model.layers:
                 assert layer.n_heads * layer.d_head == planned.run.static.model.d_model == 64
+
+
+def test_cache_frontier_hides_the_needle() -> None:
+    """Out of sight of a window in both layers and of the sinks, and in sight of all the others."""
+    for arg in ("quick", "full"):
+        runs = {
+            planned.run.group_hash: planned.run.static
+            for planned in plan("cache_frontier", arg).runs
+        }
+        needles = [static for static in runs.values() if static.task.name == "needle"]
+        hidden = []
+        for static in needles:
+            cfg, layers = static.task.config, static.model.layers
+            windows = [layer.window for layer in layers]
+            if all(windows):
+                hidden.append(layers[0].n_sinks)
+                assert cfg.distance > sum(window - 1 for window in windows)
+                assert cfg.length - 1 - cfg.distance >= max(layer.n_sinks for layer in layers)
+        assert sorted(hidden) == [0, 2] and len(needles) == 10
+        assert {static.task.name for static in runs.values()} == {"attr", "needle", "text"}
