@@ -129,6 +129,7 @@ class Lane:
         tested: dict[str, float],
         heads: Any,
         documents: dict[str, list[float]],
+        decoding: dict[str, float | int | None],
     ) -> None:
         """Writes the head table, the attention images and `summary.json`; with the last the run is
         over."""
@@ -171,6 +172,7 @@ class Lane:
                 "attempts": runstate.read(self.directory).attempts,
                 "timing": {
                     **self.clock,
+                    **decoding,
                     "steps_per_s": (step - self.step) / self.clock["train_s"]
                     if self.clock["train_s"]
                     else None,

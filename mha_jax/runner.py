@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from mha_jax import config, optim, runstate
+from mha_jax import config, decode_speed, optim, runstate
 from mha_jax.group import Group, lane_mode, n_lanes
 from mha_jax.lane import Emit, Lane
 
@@ -149,8 +149,9 @@ def drive(group: Group, lanes: list[Lane], step: int, emit: Emit) -> None:
 
     tested, heads = _valid(group.evaluate(state, "test"), diverged_at), group.examine(state)
     documents = group.document_losses(state)
+    decoding = decode_speed.of(group.program, jax.tree.map(lambda x: x[0], state.params))
     for r, lane in enumerate(lanes):
-        lane.finish(step, int(diverged_at[r]), tested[r], heads[r], documents[r])
+        lane.finish(step, int(diverged_at[r]), tested[r], heads[r], documents[r], decoding)
         event = {"event": "done", "run": lane.run.hash, "name": spec.metric}
         emit({**event, "metric": tested[r][spec.metric], "diverged": bool(diverged_at[r] >= 0)})
 

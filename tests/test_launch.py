@@ -83,6 +83,8 @@ def test_a_killed_sweep_continues_and_ends_like_an_unbroken_one(tmp_path, cache)
     assert done.returncode == 0, done.stderr
     whole = tmp_path / "whole" / "small"
     assert (whole / "figures" / "frontier.svg").exists()
+    timing = (whole / "timing.csv").read_text().splitlines()[0].split(",")
+    assert {"decode_tokens_per_s", "decode_kv_bytes", "train_s"} <= set(timing)
 
     broken = tmp_path / "broken" / "small"
     for _ in range(3):

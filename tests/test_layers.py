@@ -23,7 +23,7 @@ LAYERS = (
     + ("schema", "load", "changes", "decode_cost", "presets", "accelerators", "budget"),
     ("blocks", "ends", "transformer", "model"),
     ("train", "evaluate", "examine", "analysis", "given", "heads", "sampling", "token_loop")
-    + ("decode",),
+    + ("decode", "decode_speed"),
     ("group", "match", "members", "sweep", "plan", "writer", "records", "manifest", "checkpoint")
     + ("store", "tensorboard", "runstate", "idle", "planned", "origin"),
     ("lane", "outcome", "branch", "start", "runner", "worker", "progress", "jobs", "pool", "launch")

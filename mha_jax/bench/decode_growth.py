@@ -34,22 +34,19 @@ GTA compute keys or values anew at each step is not in the prediction.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from mha_jax import cost
 from mha_jax.bench import bandwidth
 from mha_jax.config import StaticConfig
-from mha_jax.decode import Decoder, State
+from mha_jax.decode import Decoder
+from mha_jax.decode_speed import Full
 from mha_jax.terminal import table
 from mha_jax.train import Program
 
-STEPS = 16  # tokens of one dispatch
 # What differs from MHA, by keys of a config.
 VARIANTS: dict[str, dict[str, Any]] = {
     "MHA": {},
@@ -85,24 +82,24 @@ def decode_growth(
       variant the microseconds that a further token of context adds, by least squares, measured and
       predicted.
     """
-    timed = {
-        (name, n): _Timed(static, n) for name, static in statics.items() for n in sorted(contexts)
-    }
+    decoders = {name: _decoder(static) for name, static in statics.items()}
+    timed = {(name, n): Full(one, n) for name, one in decoders.items() for n in sorted(contexts)}
     for done, (name, n) in enumerate(timed):
-        timed[name, n].step_ms()  # compiles, and is not counted
+        timed[name, n].step_s()  # compiles, and is not counted
         tell(f"compiled {done + 1} of {len(timed)}: {name} at {n}")
     took: dict[tuple[str, int], list[float]] = {at: [] for at in timed}
     speed = 0.0
     for rep in range(reps):
         speed = max(speed, bandwidth.read_bytes_per_s(1))
         for at, one in timed.items():
-            took[at].append(one.step_ms())
+            took[at].append(one.step_s() * 1e3)
         tell(f"{rep + 1} of {reps}")
     rows = []
-    for (name, n), one in timed.items():
-        ms, predicted = statistics.median(took[name, n]), one.bytes_read / speed * 1e3
+    for name, n in timed:
+        ms, read = statistics.median(took[name, n]), decoders[name].bytes_read_per_step(1, n)
+        predicted = read / speed * 1e3
         told = {"name": "decode_growth", "variant": name, "context": n, "ms": ms}
-        told |= {"bytes_read": one.bytes_read, "predicted_ms": predicted, "ratio": ms / predicted}
+        told |= {"bytes_read": read, "predicted_ms": predicted, "ratio": ms / predicted}
         rows.append(told)
     return {
         "rows": rows,
@@ -112,29 +109,9 @@ def decode_growth(
     }
 
 
-class _Timed:
-    """A model with a cache that is full but for the tokens of one dispatch."""
-
-    def __init__(self, static: StaticConfig, context: int):
-        program = Program.of(static)
-        self._decoder = Decoder(program, jax.jit(program.model.init)(jax.random.key(0)))
-        self._context = context
-        params = self._decoder.params
-        logits = jnp.zeros((1, program.spec.output_size))
-        kept = program.model.init_cache(params, 1, context)
-        self._state = State(kept, jnp.zeros(1, jnp.int32), logits, jnp.zeros(1, bool))
-        read, kept_bytes = self._decoder.bytes_read_per_step, self._decoder.cache_bytes
-        # A layer that reads another's keys and values reads them once more than they are kept.
-        again = cost.kv_bytes_read(static.model, context) - kept_bytes(1, context)
-        self.bytes_read = read(1, context) + again
-
-    def step_ms(self) -> float:
-        """Milliseconds of a step, over one dispatch."""
-        state = self._state._replace(length_b=jnp.full(1, self._context - STEPS, jnp.int32))
-        start = time.perf_counter()
-        _, self._state = self._decoder.generate(state, STEPS, self._context)
-        jax.block_until_ready(self._state)
-        return (time.perf_counter() - start) / STEPS * 1e3
+def _decoder(static: StaticConfig) -> Decoder:
+    program = Program.of(static)
+    return Decoder(program, jax.jit(program.model.init)(jax.random.key(0)))
 
 
 def _slope(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
