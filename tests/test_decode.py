@@ -126,7 +126,7 @@ def test_a_long_sequence_goes_round_the_ring_many_times():
     kept, at = {name: jnp.zeros((1, 2, slots, 4)) for name in "kv"}, 0
 
     def read(arrays: cache.Cache, position_bs: jax.Array) -> Any:
-        return (arrays["k"],), arrays["v"], False
+        return (arrays["k"],), arrays["v"]
 
     for c in (9, 1, 1, 20, 1, 8):
         step = cache.Step(jnp.array([at]), jnp.array([c]), jnp.arange(at, at + c)[None], capacity)

@@ -246,7 +246,8 @@ def test_no_step_copies_what_is_stored(name: str, b: int) -> None:
     names = {"float32": "f32", "uint8": "u8"}
     # Axes of length one come and go, so an array is known by its type and size.
     stored = {(names[str(x.dtype)], x.size) for x in jax.tree.leaves(kept)}
-    moved = r"= (\w+)\[([\d,]*)\]\S* (?:copy|transpose|concatenate)\("
+    # The scores of one query may be as many as the steps of the values.
+    moved = r"= (\w+)\[([\d,]*)\]\S* (?:copy|transpose|concatenate)\((?!.*->bkrs/dot_general)"
     for kind, shape in re.findall(moved, program.as_text()):
         assert (kind, int(np.prod([int(n) for n in shape.split(",") if n]))) not in stored
     assert program.memory_analysis().alias_size_in_bytes == cache.nbytes(kept)

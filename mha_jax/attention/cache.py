@@ -67,7 +67,6 @@ class Part(NamedTuple):
     keys: tuple[jax.Array, ...]  # [b, k, s, h], or k = 1: for all kv heads; their products add up
     values_bksh: jax.Array
     seen_bcs: jax.Array
-    made: bool  # they are computed from what is stored
 
 
 class Step(NamedTuple):
@@ -86,9 +85,8 @@ class Step(NamedTuple):
         return jnp.where(jnp.arange(c)[None] < self.n_valid_b[:, None], self.position_bc, -1)
 
 
-# The keys, whose products add up, and the values of arrays [b, k, s, h] at positions [b, s]; and
-# whether they are computed.
-Reader = Callable[[Cache, jax.Array], tuple[tuple[jax.Array, ...], jax.Array, bool]]
+# The keys, whose products add up, and the values of arrays [b, k, s, h] at positions [b, s].
+Reader = Callable[[Cache, jax.Array], tuple[tuple[jax.Array, ...], jax.Array]]
 
 
 def put(
@@ -114,8 +112,20 @@ def put(
     if layout.ring and c > 1:  # of tokens that share a slot only the last one is written
         kept_bc &= (position_bc < layout.n_sinks) | (position_bc >= end_b1 - layout.ring)
     slot_bc = jnp.where(kept_bc, layout.slot(position_bc), layout.n_slots)  # beyond: dropped
-    row_b1 = jnp.arange(b)[:, None]
-    return x_bksh.at[row_b1, :, slot_bc].set(new_bckh.astype(x_bksh.dtype), mode="drop")
+    return write(x_bksh, slot_bc, new_bckh.astype(x_bksh.dtype))
+
+
+def write(x: jax.Array, slot_bc: jax.Array, new: jax.Array) -> jax.Array:
+    """x [b, k, s, ...] with new [b, c, k, ...] in these slots; those from s on are dropped.
+
+    XLA makes another operation of a write of one slot, puts it into both the loop that reads the
+    array and the one that hands it on, and copies it for that; a second slot, dropped, stops it.
+    """
+    b, c = slot_bc.shape
+    if b * c == 1:
+        slot_bc = jnp.concatenate([slot_bc, jnp.full_like(slot_bc, x.shape[2])], axis=1)
+        new = jnp.concatenate([new, new], axis=1)
+    return x.at[jnp.arange(b)[:, None], :, slot_bc].set(new, mode="drop")
 
 
 def append(
@@ -136,9 +146,9 @@ def append(
     layout, c = Layout.of(mask, step.capacity), step.position_bc.shape[1]
 
     def part(arrays: Cache, position_bs: jax.Array) -> Part:
-        keys, values_bksh, made = read(arrays, position_bs)
+        keys, values_bksh = read(arrays, position_bs)
         seen_bcs = mask.sees(step.position_bc[:, :, None], position_bs[:, None, :])
-        return Part(keys, values_bksh, seen_bcs & (position_bs[:, None, :] >= 0), made)
+        return Part(keys, values_bksh, seen_bcs & (position_bs[:, None, :] >= 0))
 
     after = {
         name: put(x, new[name], step.length_b, step.n_valid_b, layout) for name, x in kept.items()
@@ -155,9 +165,7 @@ def attend(
 ) -> jax.Array:
     """z_bckgh of queries over keys that stand anywhere, float32.
 
-    As `core.reference`, with scores and softmax in float32. One query of one sequence, or of one kv
-    head, or over keys that are computed, multiplies and adds: a product with so short an axis would
-    copy the cache, and computed keys would be written out before.
+    As `core.reference`, with scores and softmax in float32.
 
     Args:
       q: for each of the parts' keys the queries, [b, c, k, g, h].
@@ -167,14 +175,14 @@ def attend(
     """
     b, c, k, g = q[0].shape[:4]
     rows = [_rows(x * scale) for x in q]
-    scores_bkrs = jnp.concatenate([_scores(rows, part, c) for part in parts], axis=-1)
+    scores_bkrs = jnp.concatenate([_scores(rows, part) for part in parts], axis=-1)
     sink_kr = None if sink_kg is None else jnp.tile(sink_kg, (1, c))  # the rows r are (c, g)
     weights_bkrs = _softmax(scores_bkrs, sink_kr)
     total, start = jnp.zeros(()), 0
     for part in parts:
         n_slots = part.values_bksh.shape[2]
         here_bkrs = weights_bkrs[..., start : start + n_slots]
-        total, start = total + _weighted(here_bkrs, part, c), start + n_slots
+        total, start = total + _weighted(here_bkrs, part), start + n_slots
     return total.reshape(b, k, c, g, -1).transpose(0, 2, 1, 3, 4)
 
 
@@ -183,26 +191,16 @@ def _rows(q_bckgh: jax.Array) -> jax.Array:
     return q_bckgh.astype(jnp.float32).transpose(0, 2, 1, 3, 4).reshape(b, k, c * g, h)
 
 
-def _multiplies(part: Part, c: int) -> bool:
-    return c == 1 and (part.made or 1 in part.values_bksh.shape[:2])
-
-
-def _scores(rows: Sequence[jax.Array], part: Part, c: int) -> jax.Array:
+def _scores(rows: Sequence[jax.Array], part: Part) -> jax.Array:
     b, k, r, _ = rows[0].shape
     total = jnp.zeros(())
     for q_bkrh, keys_bksh in zip(rows, part.keys, strict=True):
         shared = keys_bksh.shape[1] != k
         q_bkrh = q_bkrh.reshape(b, 1, k * r, -1) if shared else q_bkrh
-        keys_bksh = keys_bksh.astype(jnp.float32)
-        if _multiplies(part, c) or (c == 1 and shared):
-            scores_bkrs = (q_bkrh[:, :, :, None] * keys_bksh[:, :, None]).sum(-1)
-        else:
-            scores_bkrs = jnp.einsum(
-                "bkrh,bksh->bkrs", q_bkrh, keys_bksh, preferred_element_type=jnp.float32
-            )
+        scores_bkrs = jnp.einsum("bkrh,bksh->bkrs", q_bkrh, keys_bksh.astype(jnp.float32))
         total = total + scores_bkrs.reshape(b, k, r, -1)
     # An empty row, of a token that does not count, becomes a mean: nothing reads it.
-    seen_bkrs = jnp.repeat(part.seen_bcs, r // c, axis=1)[:, None]
+    seen_bkrs = jnp.repeat(part.seen_bcs, r // part.seen_bcs.shape[1], axis=1)[:, None]
     return jnp.where(seen_bkrs, total, LOWEST)
 
 
@@ -215,13 +213,8 @@ def _softmax(scores_bkrs: jax.Array, sink_kr: jax.Array | None) -> jax.Array:
     return exp_bkrs / (exp_bkrs.sum(-1, keepdims=True) + jnp.exp(sink_bkr1 - largest))
 
 
-def _weighted(weights_bkrs: jax.Array, part: Part, c: int) -> jax.Array:
-    values_bksh = part.values_bksh.astype(jnp.float32)
-    if _multiplies(part, c):
-        return (weights_bkrs[..., None] * values_bksh[:, :, None]).sum(-2)
-    return jnp.einsum(
-        "bkrs,bksh->bkrh", weights_bkrs, values_bksh, preferred_element_type=jnp.float32
-    )
+def _weighted(weights_bkrs: jax.Array, part: Part) -> jax.Array:
+    return jnp.einsum("bkrs,bksh->bkrh", weights_bkrs, part.values_bksh.astype(jnp.float32))
 
 
 def nbytes(cache: Any) -> int:

@@ -169,16 +169,16 @@ class Attention(Kind):
 
     def read(
         self, arrays: cache.Cache, position_bs: jax.Array, capacity: int
-    ) -> tuple[tuple[jax.Array, ...], jax.Array, bool]:
+    ) -> tuple[tuple[jax.Array, ...], jax.Array]:
         """What is stored, or keys made of it: rotated, in halves, which joined were written out."""
         if "kv" not in arrays:
-            return (arrays["k"],), arrays["v"], False
+            return (arrays["k"],), arrays["v"]
         keys_bksh = self._normed(arrays["kv"].astype(self.dtype))
         if not self._turns_when_read():
-            return (keys_bksh,), arrays["kv"], self.k_norm is not None
+            return (keys_bksh,), arrays["kv"]
         at = jnp.maximum(position_bs, 0)[:, None]
         keys_bksh = rotate(keys_bksh, 2, at=at, n_positions=capacity)
-        return tuple(jnp.split(keys_bksh, 2, axis=-1)), arrays["kv"], True
+        return tuple(jnp.split(keys_bksh, 2, axis=-1)), arrays["kv"]
 
     def _rows(
         self, x: jax.Array, b: int, t: int, qk_rows: jax.Array | None

@@ -117,9 +117,9 @@ class TiedAttention(Kind):
 
     def read(
         self, arrays: cache.Cache, position_bs: jax.Array, capacity: int
-    ) -> tuple[tuple[jax.Array, ...], jax.Array, bool]:
+    ) -> tuple[tuple[jax.Array, ...], jax.Array]:
         """Keys are what is stored, values the tied vectors."""
-        return (arrays["kv"], arrays["rope_key"]), arrays["kv"], False
+        return (arrays["kv"], arrays["rope_key"]), arrays["kv"]
 
     def _rows(
         self, x: jax.Array, b: int, t: int

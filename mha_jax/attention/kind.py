@@ -90,7 +90,7 @@ class Kind(nnx.Module):
 
     def read(
         self, arrays: cache.Cache, position_bs: jax.Array, capacity: int
-    ) -> tuple[tuple[jax.Array, ...], jax.Array, bool]:
+    ) -> tuple[tuple[jax.Array, ...], jax.Array]:
         """Keys and values of what is stored: see `cache.Reader`."""
         raise NotImplementedError
 

@@ -167,9 +167,9 @@ class LatentAttention(Kind):
 
     def read(
         self, arrays: cache.Cache, position_bs: jax.Array, capacity: int
-    ) -> tuple[tuple[jax.Array, ...], jax.Array, bool]:
+    ) -> tuple[tuple[jax.Array, ...], jax.Array]:
         """Keys are what is stored, values the latents."""
-        return tuple(arrays[name] for name in self.stored()), arrays["latent"], False
+        return tuple(arrays[name] for name in self.stored()), arrays["latent"]
 
     def lift(self, z: jax.Array) -> jax.Array:
         """Values of each head of weighted latents."""

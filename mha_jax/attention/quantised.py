@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mha_jax.attention import core
-from mha_jax.attention.cache import Cache, Layout, Part, Step, put
+from mha_jax.attention.cache import Cache, Layout, Part, Step, put, write
 from mha_jax.config import ModelSpec
 
 BITS = {"int8": 8, "int4": 4}
@@ -139,12 +139,12 @@ class Quantised:
             after |= self._moved(after if c == 1 else kept, new, step, layout)
             slot_11s = jnp.arange(after["k_codes"].shape[2] * self.group)[None, None]
             keys_bksh, values_bksh = (self._read(after, name) for name in "kv")
-            parts.append(Part((keys_bksh,), values_bksh, slot_11s < n_old_bc1, True))
+            parts.append(Part((keys_bksh,), values_bksh, slot_11s < n_old_bc1))
 
         def as_it_is(k_bksh: jax.Array, v_bksh: jax.Array, position_bs: jax.Array) -> Part:
             at_b1s = position_bs[:, None]
             seen_bcs = (at_b1s >= n_old_bc1) & (at_b1s <= step.position_bc[:, :, None])
-            return Part((k_bksh,), v_bksh, seen_bcs & (at_b1s >= 0), False)
+            return Part((k_bksh,), v_bksh, seen_bcs & (at_b1s >= 0))
 
         if c == 1:
             tail = as_it_is(after["k_tail"], after["v_tail"], layout.positions(end_b))
@@ -157,8 +157,7 @@ class Quantised:
         """Numbers, steps and smallest values with the groups that become old enough with the
         tokens: none, one, or, with many tokens, more.
         """
-        b, c = step.position_bc.shape
-        row_b1 = jnp.arange(b)[:, None]
+        c = step.position_bc.shape[1]
         end_b, moved = step.length_b + step.n_valid_b, {}
         first_b = self.n_quantised(step.length_b) // self.group
         j_bj = first_b[:, None] + jnp.arange(c // self.group + 1)[None]
@@ -173,7 +172,7 @@ class Quantised:
             for field, x in {**told, "low": low.squeeze(over)}.items():
                 old = kept[f"{name}_{field}"]
                 x = x.swapaxes(1, 2)
-                moved[f"{name}_{field}"] = old.at[row_b1, :, at_bj].set(x, mode="drop")
+                moved[f"{name}_{field}"] = write(old, at_bj, x)
         return moved
 
     def _full(
