@@ -162,7 +162,7 @@ def both_forms(name: str) -> tuple[Any, dict[str, np.ndarray], np.ndarray, Any, 
     by_hand, changes = CASES[name]
     made, p, x = mixer(**changes)
     x32 = jnp.asarray(x, jnp.float32)
-    plain, (looked, weights) = made(x32), made(x32, return_weights=True)
+    plain, (looked, weights) = jax.jit(lambda x: (made(x), made(x, return_weights=True)))(x32)
     return made, p, x, by_hand(p, x, made), plain, (looked, weights)
 
 
@@ -188,8 +188,13 @@ def test_masks_of_kv_heads_are_masks_of_latents(assert_close: Any) -> None:
     made, _, x, *_ = both_forms("GLA, all")
     rows = jnp.asarray(x.reshape(B * T, -1), jnp.float32)
     context = Context(core.Mask(), kv_mask=jnp.array([0.3, 1.0]), head_mask=jnp.arange(4.0))
-    plain, _ = made.mix(rows, b=B, t=T, context=context)
-    looked, stops = made.mix(rows, b=B, t=T, context=context._replace(wants_stops=True))
+    looking = context._replace(wants_stops=True)
+
+    def mixed(rows: jax.Array) -> Any:
+        plain, _ = made.mix(rows, b=B, t=T, context=context)
+        return plain, *made.mix(rows, b=B, t=T, context=looking)
+
+    plain, looked, stops = jax.jit(mixed)(rows)
     assert_close(plain, looked)
     heads = stops["head_out_btnd"].sum(2).reshape(B * T, -1) + made.bo[...][None]
     assert_close(heads, looked)
@@ -230,14 +235,17 @@ def test_few_bits_are_those_of_kivi(bits: int, group: int, tail: int, assert_clo
     q, k, v = (rng.normal(size=size) for size in ((T, 4, 6), (T, 2, 6), (T, 2, 6)))
     arrays = [jnp.asarray(x[None], jnp.float32) for x in (q.reshape(T, 2, 2, 6), k, v)]
     mask = core.Mask()
-    found = how.reference(*arrays, mask, 0.5, lambda _, x: x, None)
-    expected = kivi(q, k, v, how, 0.5)
-    assert_close(found.z_btkgh[0].reshape(T, 4, 6), expected)
-    plain = core.reference(*arrays, mask, 0.5).z_btkgh
+
+    def both(q: jax.Array, k: jax.Array, v: jax.Array) -> Any:
+        found = how.reference(q, k, v, mask, 0.5, lambda _, x: x, None)
+        return found.z_btkgh, core.reference(q, k, v, mask, 0.5).z_btkgh
+
+    found_btkgh, plain_btkgh = jax.jit(both)(*arrays)
+    assert_close(found_btkgh[0].reshape(T, 4, 6), kivi(q, k, v, how, 0.5))
     if tail < T:  # it is seen at all, and ends where the tail begins
-        assert np.abs(found.z_btkgh - plain).max() > 1e-4
+        assert np.abs(found_btkgh - plain_btkgh).max() > 1e-4
     n_same = tail + group - 1
-    assert_close(found.z_btkgh[:, :n_same], plain[:, :n_same])
+    assert_close(found_btkgh[:, :n_same], plain_btkgh[:, :n_same])
 
 
 def test_numbers_of_a_set_are_off_by_half_a_step_at_most(assert_close: Any) -> None:
@@ -270,7 +278,7 @@ def test_rounding_passes_gradients_on_unchanged(assert_close: Any) -> None:
         return jnp.square(z).sum()
 
     # None of it is cut off: also the oldest key and value get some.
-    for gradient in jax.grad(attention, argnums=(0, 1))(k, v):
+    for gradient in jax.jit(jax.grad(attention, argnums=(0, 1)))(k, v):
         assert (jnp.abs(gradient).max(axis=(0, 2, 3)) > 1e-4).all()
 
 
@@ -290,7 +298,9 @@ def lending() -> tuple[Any, Any, jax.Array]:
 def test_a_layer_reads_the_keys_and_values_of_its_lender(assert_close: Any) -> None:
     built, params, inputs = lending()
     assert set(params["layers"]["1"]["mixer"]) == {"wq", "wo"}
-    outputs, (lender, borrower) = built.apply(params, inputs, probe=lambda stops: stops)
+    outputs, (lender, borrower) = jax.jit(
+        lambda params, inputs: built.apply(params, inputs, probe=lambda stops: stops)
+    )(params, inputs)
     x_btd = np.asarray(borrower["resid_btd"], np.float64)
     p = {name: np.asarray(w, np.float64) for name, w in params["layers"]["1"]["mixer"].items()}
     keys, values = (np.asarray(lender[stop], np.float64) for stop in ("k_bskh", "v_bskh"))
@@ -314,6 +324,7 @@ def test_the_lender_learns_from_the_borrower(assert_close: Any) -> None:
     layers = params["layers"]
     silent = {**layers["0"]["mixer"], "wo": jnp.zeros_like(layers["0"]["mixer"]["wo"])}
 
+    @jax.jit
     def loss(kv: dict[str, jax.Array]) -> jax.Array:
         mixer = {**silent, **kv}
         tree = {**params, "layers": {**layers, "0": {**layers["0"], "mixer": mixer}}}
