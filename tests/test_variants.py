@@ -70,7 +70,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "CLA-2": {"kv_from": (None, 0), "n_kv_heads": 2, "qk_norm": True, **ROPE},
     "CLA-2, more heads": {"kv_from": (None, 0, None, 2), "n_heads": (4, 2, 4, 2), "n_kv_heads": 2},
     "CLA-3": {"kv_from": (None, 0, 0), "n_kv_heads": 1, "bias": True, "gate": True, **ROPE},
-    "trailing": {"kv_from": (None, None, 1), "d_ff": 8, **ROPE},
+    "trailing, not the one before": {"kv_from": (None, None, 0), "residual": True, **ROPE},
     "CLA-2, window": {"kv_from": (None, 0), "window": 3, "n_sinks": 1, "sink_logit": True},
     "CLA-2, K=V": {"kv_from": (None, 0), "share": "kv", "qk_norm": True, **ROPE},
     "CLA-2, int8": {"kv_from": (None, 0), "n_kv_heads": 2, **INT8, **ROPE},
@@ -209,7 +209,7 @@ def test_the_cache_says_what_the_whole_sequence_says(name: str, schedule: Any, b
 @pytest.mark.parametrize("more", [{}, {"use_wo": False, "d_head": 8}], ids=str)
 def test_parameters_are_as_many_as_the_cost_model_tells(name: str, more: dict[str, Any]) -> None:
     changes = {k: v for k, v in VARIANTS[name].items() if not (more and isinstance(v, tuple))}
-    spec = layers_of(**changes, **({} if changes.get("d_ff") else more))
+    spec = layers_of(**changes, **({} if {"d_ff", "residual"} & set(changes) else more))
     shapes = jax.eval_shape(build(spec, SPEC).init, jax.random.key(0))
     assert sum(x.size for x in jax.tree.leaves(shapes)) == cost.model_params(spec, SPEC)
 
