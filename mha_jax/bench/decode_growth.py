@@ -10,25 +10,25 @@ The slope is what a further token of context costs: for MHA 2 k h numbers a laye
 window. A cache that the processor holds itself is read faster than memory, and a step of few bytes
 takes as long as its dispatch.
 
-Seen on 2 cores whose other work took both (--reps=5, 7 minutes, most of them to compile), ms a step
-and in brackets what reading its bytes at 18.2 GB/s takes:
+Seen on 2 cores beside other work (--reps=7), ms a step and in brackets what reading its bytes at
+38.1 GB/s takes:
 
-    context           256             1,024             4,096     us a further token
-    MHA     7.588 (0.605)    29.214 (0.951)   128.723 (2.334)        31.788 (0.450)
-    GQA-2   0.717 (0.346)     1.057 (0.433)     4.567 (0.778)         1.043 (0.113)
-    MQA     0.243 (0.303)     1.024 (0.346)     3.124 (0.519)         0.731 (0.056)
-    128     4.078 (0.548)     3.277 (0.548)     3.941 (0.548)         0.036 (0.000)
-    4+128   4.150 (0.550)     3.632 (0.550)     3.975 (0.550)        -0.001 (0.000)
-    CLA-2   6.465 (0.490)    39.751 (0.836)   135.465 (2.219)        32.897 (0.450)
-    int8    9.694 (0.549)    27.829 (0.652)    90.893 (1.062)        20.969 (0.134)
-    int4    6.787 (0.536)    28.122 (0.596)   110.220 (0.834)        26.875 (0.077)
-    MLA    25.464 (0.530)   163.723 (0.627)  1218.378 (1.016)       319.985 (0.127)
-    GTA-2   6.193 (0.314)    25.105 (0.368)   156.616 (0.584)        40.212 (0.070)
+    context           256           1,024           4,096    us a further token
+    MHA     0.393 (0.289)   0.645 (0.454)   2.540 (1.115)         0.576 (0.215)
+    GQA-2   0.199 (0.165)   0.482 (0.207)   1.080 (0.372)         0.219 (0.054)
+    MQA     0.199 (0.145)   0.249 (0.165)   0.710 (0.248)         0.138 (0.027)
+    128     0.308 (0.262)   0.330 (0.262)   0.390 (0.262)         0.021 (0.000)
+    4+128   0.376 (0.263)   0.383 (0.263)   0.484 (0.263)         0.029 (0.000)
+    CLA-2   0.288 (0.234)   0.459 (0.399)   1.640 (1.060)         0.361 (0.215)
+    int8    0.736 (0.262)   1.364 (0.311)   5.576 (0.507)         1.292 (0.064)
+    int4    0.986 (0.256)   2.746 (0.285)   8.888 (0.398)         2.041 (0.037)
+    MLA     1.087 (0.253)   1.761 (0.300)   3.513 (0.485)         0.614 (0.060)
+    GTA-2   0.195 (0.150)   0.241 (0.176)   1.051 (0.279)         0.235 (0.034)
 
-As predicted a window costs the same at every context and the others grow. How much is not as
-predicted: only GQA-2, MQA and the windows come within ten times of what memory allows. What keeps
-MHA at 55 times that, though it multiplies as often as GQA-2, is not known; that int8, int4, MLA and
-GTA compute keys or values anew at each step is not in the prediction.
+A window costs nearly the same at every context, the others grow, MQA and GTA least of those that
+keep all tokens, two to five times as fast as their bytes say. Fewer bytes are no fewer milliseconds
+by themselves: int8 and int4 are made into numbers to multiply with at each step and are slower here
+than MHA in float32, and MLA multiplies eight times as wide.
 """
 
 from __future__ import annotations
