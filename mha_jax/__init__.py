@@ -3,9 +3,11 @@
 The public names load on first use (PEP 562), so `import mha_jax` costs nothing, imports no jax and
 sets no global flag.
 
-    Attention    the attention layer as a Flax NNX module, for a model of your own
-    load_run     a finished run: its config, its parameters, its attention
-    load_sweep   a finished sweep: its runs, cells, heads and curves as tables
+    Attention         MHA, GQA, MQA as a Flax NNX module, for a model of your own
+    LatentAttention   MLA and GLA
+    TiedAttention     GTA
+    load_run          a finished run: its config, its parameters, its attention
+    load_sweep        a finished sweep: its runs, cells, heads and curves as tables
 """
 
 from __future__ import annotations
@@ -15,14 +17,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mha_jax.attention.grouped import Attention
+    from mha_jax.attention.gta import TiedAttention
+    from mha_jax.attention.mla import LatentAttention
     from mha_jax.report.data import load_sweep
     from mha_jax.run import load_run
 
 __version__ = "0.1.0"
-__all__ = ["Attention", "__version__", "load_run", "load_sweep"]
+__all__ = [
+    "Attention",
+    "LatentAttention",
+    "TiedAttention",
+    "__version__",
+    "load_run",
+    "load_sweep",
+]
 
 _HOME = {
     "Attention": "mha_jax.attention.grouped",
+    "LatentAttention": "mha_jax.attention.mla",
+    "TiedAttention": "mha_jax.attention.gta",
     "load_run": "mha_jax.run",
     "load_sweep": "mha_jax.report.data",
 }

@@ -226,9 +226,12 @@ def test_tokens_may_be_given_between():
             one.read(state, wrong)
 
 
-@pytest.mark.parametrize("window", [0, 6, 20])
-def test_a_cache_grows(window):
-    one = decoder(window=window)
+QUANTISED = {"kv_quant": "int8", "kv_group": 16, "kv_tail": 16}
+
+
+@pytest.mark.parametrize("changes", [{}, {"window": 6}, {"window": 20}, QUANTISED], ids=str)
+def test_a_cache_grows(changes):
+    one = decoder(**changes)
     prompt = [list(range(40, 52))]
     whole, _ = one.generate(one.prefill(prompt, 64), 40)
     state = one.prefill(prompt, 16)
