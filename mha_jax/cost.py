@@ -49,8 +49,12 @@ def kv_bytes_per_token(model: ModelSpec, context: int) -> float:
     """`kv_bytes_resident` spread over the tokens of the context, without what a mixer keeps however
     long it is: 2 k h numbers a layer for attention without a window, whatever the context.
     """
-    spread = (kv_bytes_resident(model, context) - state_bytes(model)) / context
-    return int(spread) if spread.is_integer() else spread
+    return tidy((kv_bytes_resident(model, context) - state_bytes(model)) / context)
+
+
+def tidy(x: float) -> float:
+    """The same number, an int where it is whole, as tables and people write it."""
+    return int(x) if x.is_integer() else x
 
 
 def kv_head_bytes_per_token(model: ModelSpec, context: int) -> list[float]:

@@ -198,11 +198,12 @@ def _point(
     """The point of a model under masks; `made` are the fields from `of` to `lam`."""
     model = run.run.static.model
     of_head = cost.kv_head_bytes_per_token(model, run.spec.length)
+    kept_bytes = pruning.kv_bytes_per_token(masks, model.layers, of_head)
     return Point(
         *made,
         n_heads=sum(int((mask > 0).sum()) for mask in masks),
         n_kv_heads=sum(int(x.sum()) for x in pruning.kept_kv_heads(masks, model.layers)),
-        kv_bytes_per_token=float(pruning.kv_bytes_per_token(masks, model.layers, of_head)),
+        kv_bytes_per_token=cost.tidy(float(kept_bytes)),
         loss=metrics["loss"],
         value=metrics[run.spec.metric],
         gone=tuple(map(str, gone)),
