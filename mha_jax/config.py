@@ -59,8 +59,8 @@ class ModelSpec:
     d_latent_q: int  # with `mla`: width of the queries' latent; 0: they have none
     d_rope: int  # with `mla`: width of the rotated part of queries and keys
     kv_quant: str  # none | int8 | int4: how keys and values are stored
-    kv_group: int  # with kv_quant: tokens that are quantised together
-    kv_tail: int  # with kv_quant: the newest tokens, which stay as they are
+    kv_group: int  # with kv_quant: tokens that are quantised together; else 0
+    kv_tail: int  # with kv_quant: the newest tokens, which stay as they are; else 0
     kv_init: str  # mean | fresh: how fewer kv heads start (attention/grouped.py)
     kernel: str  # auto | reference | fast
     compute_dtype: str  # float32 | bfloat16

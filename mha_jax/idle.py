@@ -9,15 +9,18 @@ from mha_jax.load import LoadedConfig
 from mha_jax.tune import SET_BY_TUNING
 from mha_jax.values import Problem, show
 
-# Keys that nothing reads while another one is "".
+# Keys that nothing reads while another one is off.
 _NEEDS = {
     **dict.fromkeys(("tune.n_selection", "tune.n_reported"), "tune.lrs"),
     **dict.fromkeys(("start.merge", "start.align", "start.keep"), "start.source"),
+    **dict.fromkeys(("model.kv_group", "model.kv_tail"), "model.kv_quant"),
 }
 _FIX = {
     "tune.lrs": "give a grid such as '1e-3,2e-3,4e-3,8e-3'",
     "start.source": "name a run such as 'n_kv_heads=8,n_steps=3000'",
+    "model.kv_quant": "choose int8 or int4",
 }
+_OFF = ("", "none")
 _SET_BY_TUNING = "has no effect: tune.lrs sets it in every run; drop one of the two"
 
 
@@ -39,7 +42,7 @@ def idle_overrides(overrides: dict[str, Any], config: dict[str, Any]) -> list[Pr
         if of_other_task(key, name):
             wrong = f"has no effect: task.name is {show(name)}; drop it, or set task.name"
             problems.append(Problem(key, value, wrong))
-        elif key in _NEEDS and not get(config, _NEEDS[key]):
+        elif key in _NEEDS and get(config, _NEEDS[key]) in _OFF:
             problems.append(Problem(key, value, _without(_NEEDS[key])))
         elif key in SET_BY_TUNING and get(config, "tune.lrs"):
             problems.append(Problem(key, value, _SET_BY_TUNING))
@@ -71,7 +74,7 @@ def idle_flags(loaded: LoadedConfig, members: list[dict[str, Any]]) -> list[Prob
             wrong += "drop it, or edit the sweep"
         elif key == "optim.lr" and members and all(values("tune.lrs")):
             wrong = _SET_BY_TUNING
-        elif key in _NEEDS and members and not any(values(_NEEDS[key])):
+        elif key in _NEEDS and members and all(value in _OFF for value in values(_NEEDS[key])):
             wrong = _without(_NEEDS[key])
         if wrong:
             problems.append(Problem(f"--config.{key}", value, wrong))

@@ -151,7 +151,9 @@ def _layers(got: Values) -> tuple[LayerSpec, ...]:
 
 
 def _model(got: Values, layers: tuple[LayerSpec, ...]) -> ModelSpec:
-    return _section(ModelSpec, "model", got, layers=layers)
+    # What nothing reads is no part of a run's identity.
+    off = {"model.kv_group": 0, "model.kv_tail": 0} if got["model.kv_quant"] == "none" else {}
+    return _section(ModelSpec, "model", {**got, **off}, layers=layers)
 
 
 def _broken_task(name: str, error: Exception) -> Problem:

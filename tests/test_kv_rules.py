@@ -207,6 +207,13 @@ def test_a_mixer_of_the_users_may_read_what_the_contract_gives_it(
     assert "model.mixer='mine.py' has none" in refused
 
 
+def test_how_it_would_be_quantised_is_no_part_of_a_run_that_is_not() -> None:
+    other = {"model.kv_group": 8, "model.kv_tail": 8}
+    assert run_of({**COPY, **other}).hash == run_of(COPY).hash
+    how = {**COPY, "model.kv_quant": "int8"}
+    assert run_of({**how, **other}).hash != run_of(how).hash
+
+
 BF16 = {"cache_dtype": "bfloat16", "norm": "rms", "residual": True}
 STORED_IN_BF16: dict[str, dict[str, Any]] = {
     "GQA": {"n_kv_heads": 2, "positions": "rope"},

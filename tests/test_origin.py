@@ -115,6 +115,7 @@ def test_config_json_describes_a_run_with_its_source(tmp_path):
     ("run", "key", "says"),
     [
         ('"start.merge": "first"', "start.merge", "no effect without start.source"),
+        ('"model.kv_tail": 64', "model.kv_tail", "no effect without model.kv_quant"),
         (FROM.format("n_head=8"), "start.source", "did you mean n_heads"),
         (FROM.format("seed=1"), "start.source", "the same seeds"),
         (FROM.format("8 heads"), "start.source", "name=value"),

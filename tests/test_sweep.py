@@ -193,6 +193,8 @@ def test_what_tables_are_told(tmp_path: Path) -> None:
         "params_ratio": None,
         "n_params": cost.n_params(static),
         "kv_bytes_per_token": 2 * 2 * 8 * 4,
+        "kv_bytes_resident": 2 * 2 * 8 * 4 * static.task.spec.length,
+        "kv_bytes_read_per_step": 2 * 2 * 8 * 4 * static.task.spec.length,
         "state_bytes": 0,
         "flops_per_token": cost.flops_per_token(static),
         "log": {
