@@ -205,7 +205,8 @@ def test_import_is_lazy_and_sets_nothing(tmp_path: Path) -> None:
 import sys
 sys.modules.update(dict.fromkeys(("jax", "flax", "matplotlib", "pandas", "scipy")))
 import mha_jax
-assert set(dir(mha_jax)) == {{"Attention", "load_run", "load_sweep", "__version__"}}
+modules = {{"Attention", "LatentAttention", "TiedAttention"}}
+assert set(dir(mha_jax)) == {{*modules, "load_run", "load_sweep", "__version__"}}
 assert sum(name.startswith("mha_jax") for name in sys.modules) == 1
 rows = mha_jax.load_sweep({str(tmp_path)!r}).cells()
 assert rows[0]["mean"] == 0.5
