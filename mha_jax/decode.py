@@ -7,6 +7,7 @@ does not fit is refused before anything is computed: a write past the capacity w
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -111,6 +112,7 @@ class Decoder:
           ValueError: another number of sequences, tokens that do not fit into the capacity, or are
             no ids that the task has.
         """
+        _check_fresh(state)
         rows = [np.asarray(row) for row in more]
         if len(rows) != len(state.length_b):
             raise ValueError(
@@ -170,17 +172,29 @@ class Decoder:
             where all have.
 
         Raises:
-          ValueError: no room for that many.
+          ValueError: no room for that many, a number that is none, a stop that is no token, or a
+            state that is used up.
         """
+        size = self.program.spec.output_size
+        if operator.index(n_new) < 1:
+            raise ValueError(f"n_new={n_new} must be 1 or more")
+        if stop is not None and not 0 <= operator.index(stop) < size:
+            raise ValueError(f"stop={stop} is no token; they are 0 to {size - 1}")
+        _check_fresh(state)
         longest = int(np.max(state.length_b))
-        if n_new < 1 or longest + n_new > state.capacity:
+        if longest + n_new > state.capacity:
             used = f"{longest} of {state.capacity} tokens are used"
-            raise ValueError(f"n_new={n_new} must be 1 or more, and fit: {used}")
+            raise ValueError(f"n_new={n_new} does not fit: {used}")
         end = np.int32(-1 if stop is None else stop)
         tokens, state = token_loop.generate(
             self.program, n_new, sampling, self.params, state, np.uint32(seed), end
         )
         return np.asarray(tokens), state
+
+
+def _check_fresh(state: State) -> None:
+    if any(x.is_deleted() for x in jax.tree.leaves(state)):
+        raise ValueError("this state is used up; go on with the one that was returned")
 
 
 def _rounded_up(n: int) -> int:

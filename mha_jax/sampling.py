@@ -6,13 +6,15 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mha_jax.attention.core import LOWEST
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How a token is drawn. Filters apply in this order: temperature, top-k, top-p.
+    """How a token is drawn. Filters apply in this order: temperature, top-k, top-p; of equal logits
+    the first is the likelier.
 
     Raises:
       ValueError: a number out of its range.
@@ -34,18 +36,23 @@ class Sampling:
         """Logits at this temperature, float32 [b, v], of the tokens that may be drawn; those of the
         others are the lowest there is. Not for temperature 0.
         """
-        logits_bv = logits_bv.astype(jnp.float32) / self.temperature
-        v = logits_bv.shape[-1]
-        if 0 < self.top_k < v:
-            least_b1 = jax.lax.top_k(logits_bv, self.top_k)[0][:, -1:]
-            logits_bv = jnp.where(logits_bv < least_b1, LOWEST, logits_bv)
+        logits_bv = logits_bv.astype(jnp.float32)
+        # The largest becomes 0, which no temperature, however low, makes infinite.
+        temperature = max(self.temperature, float(np.finfo(np.float32).tiny))
+        logits_bv = (logits_bv - logits_bv.max(-1, keepdims=True)) / temperature
+        logits_bv = jnp.maximum(logits_bv, LOWEST)
+        if not self.top_k and self.top_p == 1:
+            return logits_bv
+        order_bv = jnp.argsort(logits_bv, axis=-1, descending=True, stable=True)
+        rank_bv = jnp.argsort(order_bv, axis=-1)
+        if self.top_k:
+            logits_bv = jnp.where(rank_bv < self.top_k, logits_bv, LOWEST)
         if self.top_p < 1:
-            ordered_bv = jnp.sort(logits_bv, descending=True)
-            share_bv = jax.nn.softmax(ordered_bv)
+            share_bv = jax.nn.softmax(jnp.take_along_axis(logits_bv, order_bv, axis=-1))
             # A token stays if those before it have not reached top_p: the likeliest always does.
             stays_bv = jnp.cumsum(share_bv, axis=-1) - share_bv < self.top_p
-            least_b1 = jnp.min(jnp.where(stays_bv, ordered_bv, jnp.inf), axis=-1, keepdims=True)
-            logits_bv = jnp.where(logits_bv < least_b1, LOWEST, logits_bv)
+            stays_bv = jnp.take_along_axis(stays_bv, rank_bv, axis=-1)
+            logits_bv = jnp.where(stays_bv, logits_bv, LOWEST)
         return logits_bv
 
     def draw(self, logits_bv: jax.Array, key: jax.Array) -> jax.Array:

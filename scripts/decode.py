@@ -4,7 +4,7 @@ usage: python scripts/decode.py RUN --prompt=TEXT [--n_new=200] [--temperature=0
                                 [--top_p=1] [--seed=0] [--stop=TEXT] [--at=last|best|STEP] [--json]
 
   RUN            a run of a task that predicts its next token: text, copy, induction, ...
-  --prompt       what to go on with; for other tasks than text words: "a b c |"
+  --prompt       what to go on with; for other tasks than text words: "3 1 2 |"
   --n_new        tokens at most (default 200)
   --temperature  of the draw (default 0.8); 0: the likeliest token
   --top_k        draw from the likeliest k tokens only (default 0: all)
@@ -99,10 +99,13 @@ def _text(told: dict[str, Any]) -> str:
         f"{told['cache_bytes']:,} bytes; {told['bytes_read_per_step']:,} bytes read a step",
     ]
     if told["tokens_per_s"] is None:
-        return "\n".join([*lines, "too few tokens to tell the speed: ask for 48 or more"])
+        return "\n".join(
+            [*lines, "too few tokens to tell the speed: each size of the cache needs 32"]
+        )
     share, limit = told["share_of_memory_speed"], told["memory_bytes_per_s"]
     speed = f"{told['tokens_per_s']:,.0f} tokens/s, {share:.1%} of what reading memory at "
-    return "\n".join([*lines, f"{speed}{limit / 1e9:.1f} GB/s allows"])
+    held = ": the processor's own cache holds it" if share > 1 else ""
+    return "\n".join([*lines, f"{speed}{limit / 1e9:.1f} GB/s allows{held}"])
 
 
 if __name__ == "__main__":

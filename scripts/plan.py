@@ -89,10 +89,18 @@ def _told(argv: list[str]) -> str:
         n_devices=n_devices,
         accelerator=None if name is None else (name, ACCELERATORS[name]),
     )
-    rows = [budget.row(*one, wanted) for one in models]
+    rows, left_out = [], []
+    for one in models:
+        try:
+            rows.append(budget.row(*one, wanted))
+        except ValueError as error:  # heads that so many devices cannot share out
+            left_out.append(str(error))
+    if not rows:
+        raise ValueError(left_out[0])
     if "--json" in flags:
-        return json.dumps(budget.to_json(rows, wanted), indent=2)
-    return budget.to_text(rows, wanted)
+        told = {**budget.to_json(rows, wanted), "left_out": left_out}
+        return json.dumps(told, indent=2)
+    return "\n".join([budget.to_text(rows, wanted), *(f"left out: {line}" for line in left_out)])
 
 
 def _presets(flags: dict[str, str]) -> list[_Named]:

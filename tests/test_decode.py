@@ -286,11 +286,18 @@ def test_a_sequence_ends_at_its_stop_token():
 def test_what_does_not_fit_is_refused_before():
     one = decoder()
     state = one.prefill(PROMPTS, 64)
-    with pytest.raises(ValueError, match="n_new=60 must be 1 or more, and fit: 5 of 64"):
+    with pytest.raises(ValueError, match="n_new=60 does not fit: 5 of 64"):
         one.generate(state, 60)
     with pytest.raises(ValueError, match="n_new=0"):
         one.generate(state, 0)
+    with pytest.raises(ValueError, match="stop=9999 is no token; they are 0 to 255"):
+        one.generate(state, 1, stop=9999)
+    with pytest.raises(TypeError):
+        one.generate(state, 1.5)
     assert isinstance(one.generate(state, 59)[1], State)
+    for use in (lambda: one.generate(state, 1), lambda: one.read(state, [[1], [], []])):
+        with pytest.raises(ValueError, match="this state is used up"):
+            use()
     for prompts, says in (
         ([], "no prompt"),
         ([[]], "t at least 1"),
@@ -367,6 +374,20 @@ def test_what_may_be_drawn(how, kept):
     want = np.exp(np.asarray(LOGITS[0], np.float64) / how.temperature)
     want[kept:] = 0
     np.testing.assert_allclose(shares, want / want.sum(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("how", "kept"), [(Sampling(1.0, top_k=1), [0]), (Sampling(1.0, top_p=0.41), [0, 1, 2])]
+)
+def test_of_equal_logits_the_first_are_the_likeliest(how, kept):
+    drawn = {int(how.draw(jnp.zeros((1, 5)), jax.random.key(i))[0]) for i in range(100)}
+    assert drawn == set(kept)
+
+
+@pytest.mark.parametrize("temperature", [1e-45, 1e-38, 1e-30, 1e-3])
+def test_a_temperature_near_0_is_greedy(temperature):
+    logits = jnp.array([[0.5, 3.0, 9.0, 4.0], [-7.0, -7.5, -9.0, -8.0]])
+    assert Sampling(temperature).draw(logits, jax.random.key(0)).tolist() == [2, 0]
 
 
 def test_draws_have_the_shares_of_the_softmax():

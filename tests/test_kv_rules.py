@@ -235,7 +235,7 @@ def test_what_is_stored_in_16_bits_is_what_the_whole_sequence_sees(name: str) ->
     whole = np.asarray(jax.jit(lambda p, x: built.apply(p, x)[0])(params, inputs))
     step = jax.jit(lambda p, x, kept, at: built.extend(p, x, kept, at, at * 0 + 1, length))
     kept = built.init_cache(params, 2, length)
-    assert {str(x.dtype) for x in jax.tree.leaves(kept)} <= {"bfloat16", "uint8"}
+    assert {str(x.dtype) for x in jax.tree.leaves(kept)} <= {"uint16", "uint8"}
     for t in range(length):
         out, kept = step(params, inputs[:, t : t + 1], kept, np.full(2, t, np.int32))
         np.testing.assert_allclose(out[:, 0], whole[:, t], atol=2**-8 * np.abs(whole).max())

@@ -188,6 +188,17 @@ def test_the_table_names_every_model_and_its_source(capsys: pytest.CaptureFixtur
     assert "made for: llama-2-7b, llama-2-13b, llama-2-70b." in out
 
 
+def test_a_model_that_so_many_devices_cannot_share_is_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flags = ("--devices=8", "--accelerator=h200")
+    code, out, _ = plan(capsys, "--preset=llama-3-8b,qwen2.5-7b", *flags)
+    assert code == 0 and out.rstrip().splitlines()[-1].startswith("left out: qwen2.5-7b: 8 devices")
+    assert "llama-3-8b" in out
+    code, out, err = plan(capsys, "--preset=qwen2.5-7b", *flags)
+    assert code == 2 and not out and err.startswith("plan.py: qwen2.5-7b: 8 devices cannot")
+
+
 def test_json_has_the_exact_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--preset=llama-2-70b,deepseek-v2,llama-2-70b", "--batch=8", "--dtype=float32")
     code, out, _ = plan(capsys, *flags, "--accelerator=h200", "--devices=8", "--json")

@@ -71,6 +71,7 @@ def test_words_of_a_task(copy: LoadedRun) -> None:
     ("how", "says"),
     [
         ({"prompt": ""}, "the prompt is empty"),
+        ({"prompt": "\udcff\udcfe"}, r"'\\udcff\\udcfe' has bytes that are no UTF-8"),
         ({"prompt": "0 1", "stop": "1 2"}, "must be one token, and is 2"),
         ({"prompt": "0 1", "n_new": 100}, "102 tokens, but the model has learned"),
     ],

@@ -225,10 +225,18 @@ IN_PLACE = (
 )
 
 
-@pytest.mark.parametrize("b", [1, 4])
-@pytest.mark.parametrize("name", IN_PLACE)
-def test_no_step_copies_what_is_stored(name: str, b: int) -> None:
-    changes = dict(VARIANTS[name])
+IN_16_BITS = ("sink and gate, GQA, rope", "int8", "MLA, rope", "GTA, rope")
+
+
+@pytest.mark.parametrize(
+    ("name", "b", "dtype"),
+    [
+        *((name, b, "float32") for name in IN_PLACE for b in (1, 4)),
+        *((name, b, "bfloat16") for name in IN_16_BITS for b in (1, 4)),
+    ],
+)
+def test_no_step_copies_what_is_stored(name: str, b: int, dtype: str) -> None:
+    changes = {**VARIANTS[name], "cache_dtype": dtype}
     if changes.get("n_sinks"):
         changes |= {"window": 16}
     # Widths that nothing else in the program has.
@@ -243,7 +251,7 @@ def test_no_step_copies_what_is_stored(name: str, b: int) -> None:
     like = jax.ShapeDtypeStruct
     args = params, kept, like((b, 1), jnp.int32), like((b,), jnp.int32)
     program = jax.jit(step, donate_argnums=1).lower(*args).compile()
-    names = {"float32": "f32", "uint8": "u8"}
+    names = {"float32": "f32", "uint8": "u8", "uint16": "u16"}
     # Axes of length one come and go, so an array is known by its type and size.
     stored = {(names[str(x.dtype)], x.size) for x in jax.tree.leaves(kept)}
     # The scores of one query may be as many as the steps of the values.

@@ -19,7 +19,7 @@ import numpy as np
 
 from mha_jax.attention.core import LOWEST, Mask
 
-Cache = dict[str, jax.Array]  # of one layer: [b, k, s, h] by name
+Cache = dict[str, jax.Array]  # of one layer: [b, k, s, h] by name, as `storage` says
 
 
 class Layout(NamedTuple):
@@ -112,16 +112,36 @@ def put(
     if layout.ring and c > 1:  # of tokens that share a slot only the last one is written
         kept_bc &= (position_bc < layout.n_sinks) | (position_bc >= end_b1 - layout.ring)
     slot_bc = jnp.where(kept_bc, layout.slot(position_bc), layout.n_slots)  # beyond: dropped
-    return write(x_bksh, slot_bc, new_bckh.astype(x_bksh.dtype))
+    return write(x_bksh, slot_bc, new_bckh)
+
+
+def storage(dtype: Any) -> Any:
+    """The dtype of arrays that hold numbers of a dtype: of bfloat16 its 16 bits. A CPU writes no
+    bfloat16 in place: it would make float32 of the whole array and back.
+    """
+    return jnp.uint16 if dtype == jnp.bfloat16 else dtype
+
+
+def stored(x: jax.Array, dtype: Any) -> jax.Array:
+    """Numbers as an array of a dtype holds them."""
+    if dtype != jnp.uint16:
+        return x.astype(dtype)
+    return jax.lax.bitcast_convert_type(x.astype(jnp.bfloat16), jnp.uint16)
+
+
+def numbers(x: jax.Array) -> jax.Array:
+    """What an array holds."""
+    return jax.lax.bitcast_convert_type(x, jnp.bfloat16) if x.dtype == jnp.uint16 else x
 
 
 def write(x: jax.Array, slot_bc: jax.Array, new: jax.Array) -> jax.Array:
-    """x [b, k, s, ...] with new [b, c, k, ...] in these slots; those from s on are dropped.
+    """x [b, k, s, ...] with new [b, c, k, ...], as numbers, in these slots; those from s on are
+    dropped.
 
     XLA makes another operation of a write of one slot, puts it into both the loop that reads the
     array and the one that hands it on, and copies it for that; a second slot, dropped, stops it.
     """
-    b, c = slot_bc.shape
+    (b, c), new = slot_bc.shape, stored(new, x.dtype)
     if b * c == 1:
         slot_bc = jnp.concatenate([slot_bc, jnp.full_like(slot_bc, x.shape[2])], axis=1)
         new = jnp.concatenate([new, new], axis=1)
@@ -146,7 +166,7 @@ def append(
     layout, c = Layout.of(mask, step.capacity), step.position_bc.shape[1]
 
     def part(arrays: Cache, position_bs: jax.Array) -> Part:
-        keys, values_bksh = read(arrays, position_bs)
+        keys, values_bksh = read({n: numbers(x) for n, x in arrays.items()}, position_bs)
         seen_bcs = mask.sees(step.position_bc[:, :, None], position_bs[:, None, :])
         return Part(keys, values_bksh, seen_bcs & (position_bs[:, None, :] >= 0))
 
@@ -156,7 +176,7 @@ def append(
     if c == 1:
         return after, (part(after, layout.positions(step.length_b + step.n_valid_b)),)
     # As they will stand in the cache, so that a chunk reads what single steps do.
-    chunk = {name: new[name].astype(x.dtype).transpose(0, 2, 1, 3) for name, x in kept.items()}
+    chunk = {name: stored(new[name], x.dtype).transpose(0, 2, 1, 3) for name, x in kept.items()}
     return after, (part(kept, layout.positions(step.length_b)), part(chunk, step.own()))
 
 

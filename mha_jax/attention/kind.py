@@ -165,7 +165,7 @@ class Kind(nnx.Module):
             k, h = self.n_kv_heads, self.d_head
             return self.quantised.empty(b, k, h, capacity, self.cache_dtype)
         return {
-            name: jnp.zeros((b, k, layout.n_slots, h), self.cache_dtype)
+            name: jnp.zeros((b, k, layout.n_slots, h), cache.storage(self.cache_dtype))
             for name, (k, h) in self.stored().items()
         }
 

@@ -22,7 +22,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from mha_jax.attention import core
-from mha_jax.attention.cache import Cache, Layout, Part, Step, put, write
+from mha_jax.attention.cache import (
+    Cache,
+    Layout,
+    Part,
+    Step,
+    numbers,
+    put,
+    storage,
+    write,
+)
 from mha_jax.config import ModelSpec
 
 BITS = {"int8": 8, "int4": 4}
@@ -110,6 +119,7 @@ class Quantised:
         j = self.n_quantised(capacity) // self.group
         width, ring = h * self.bits // 8, min(capacity, self.tail + self.group)
         made: Cache = {}
+        dtype = storage(dtype)
         for name, n_sets in {"k": h, "v": self.group}.items():
             made[f"{name}_codes"] = jnp.zeros((b, k, j, self.group, width), jnp.uint8)
             made[f"{name}_step"] = jnp.zeros((b, k, j, n_sets), dtype)
@@ -144,7 +154,8 @@ class Quantised:
         def as_it_is(k_bksh: jax.Array, v_bksh: jax.Array, position_bs: jax.Array) -> Part:
             at_b1s = position_bs[:, None]
             seen_bcs = (at_b1s >= n_old_bc1) & (at_b1s <= step.position_bc[:, :, None])
-            return Part((k_bksh,), v_bksh, seen_bcs & (at_b1s >= 0))
+            keys_bksh, values_bksh = numbers(k_bksh), numbers(v_bksh)
+            return Part((keys_bksh,), values_bksh, seen_bcs & (at_b1s >= 0))
 
         if c == 1:
             tail = as_it_is(after["k_tail"], after["v_tail"], layout.positions(end_b))
@@ -189,11 +200,11 @@ class Quantised:
         row_b1, c = jnp.arange(b)[:, None], new_bckh.shape[1]
         slot_bs = layout.slot(flat_bs)
         if b == 1:  # as below it would be joined to the write before it, and the tail be copied
-            old_bskh = tail_bksh[0][:, slot_bs[0]].swapaxes(0, 1)[None]
+            old_bskh = numbers(tail_bksh[0][:, slot_bs[0]].swapaxes(0, 1)[None])
         else:
-            old_bskh = tail_bksh[row_b1, :, slot_bs]
+            old_bskh = numbers(tail_bksh[row_b1, :, slot_bs])
         at_bs = jnp.clip(flat_bs - step.length_b[:, None], 0, c - 1)
-        new_bskh = new_bckh.astype(tail_bksh.dtype)[row_b1, at_bs]
+        new_bskh = new_bckh.astype(self.dtype)[row_b1, at_bs]
         is_new_bs = flat_bs >= step.length_b[:, None]
         x_bskh = jnp.where(is_new_bs[:, :, None, None], new_bskh, old_bskh).astype(jnp.float32)
         return x_bskh.reshape(b, -1, self.group, k, h).transpose(0, 3, 1, 2, 4)
@@ -211,7 +222,9 @@ class Quantised:
             shift = jnp.array([0, 4], jnp.uint8).reshape(1, 1, 1, 1, 2, 1)
             x = ((x[..., None, :] >> shift) & 15).reshape(*x.shape[:-1], -1)
         step, low = (
-            jnp.expand_dims(kept[f"{name}_{field}"].astype(jnp.float32), 3 if name == "k" else 4)
+            jnp.expand_dims(
+                numbers(kept[f"{name}_{field}"]).astype(jnp.float32), 3 if name == "k" else 4
+            )
             for field in ("step", "low")
         )
         b, k, _, _, h = x.shape
