@@ -71,8 +71,6 @@ TASKS = {
         "model.positions": "none",
         "model.norm": "rms",
         "model.residual": True,
-        "model.kv_group": 8,
-        "model.kv_tail": 8,
         "train.n_steps": 500,
         "train.batch_size": 32,
     },
@@ -82,8 +80,6 @@ TASKS = {
         "model.n_layers": 2,
         "model.d_ff": 128,
         "model.n_heads": 4,
-        "model.kv_group": 8,
-        "model.kv_tail": 8,
         "train.n_steps": 500,
         "train.batch_size": 16,
         "train.n_eval": 512,
@@ -104,6 +100,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
         raise ValueError(f"cache_frontier takes :quick or :full, not {arg!r}")
     config = base.get_config()
     config.experiment = f"cache_frontier.{arg}"
+    config.model.kv_group = config.model.kv_tail = 8
     config.optim.lr = 4e-3
     config.optim.warmup_steps = 50
     config.train.eval_every = 250
