@@ -49,6 +49,9 @@ The same order: kv costs nothing, qk nothing where the relation is symmetric. Wi
 add to that was not looked at. Under a causal mask the seeds of qk and qkv fall apart (qkv has the
 interval .56 to 1), and longer runs raise both. One matrix for all is slow even at the other copy of
 a word, which twice the steps solve.
+
+With another seed (`:quick --config.train.seed=100`) the same: word 1.000 each way, kv 1.000
+everywhere; previous .687 with qk and .531 with qkv, with rope .574 and .497, causal .837 and .526.
 """
 
 from ml_collections import ConfigDict

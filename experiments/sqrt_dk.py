@@ -63,6 +63,9 @@ it first was .99; (u): unconverged, twice the steps change it:
 The same, with a rate of its own for each: no run diverged, in one layer and with narrow heads the
 scaling saves steps at most, and with heads of 64 or more in 4 or 8 layers no rate of the grid
 (.0005 to .008) makes up for it. Twice the steps bring these to .10 to .17 on validation data.
+
+With another seed (`:quick --config.train.seed=100`) the same: all 1.000 but 4 layers without the
+scaling, .930 with width 8 and .116 with 256.
 """
 
 from ml_collections import ConfigDict

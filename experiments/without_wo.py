@@ -40,6 +40,9 @@ in brackets; all twelve cells converged, intervals below .001:
 
 The same. Without W_O eight heads are worth a hundredth more than four. Each of their slots stays
 below its one pattern (.268 to .301, at best .285 to .305, seed 0), and the Jacobian is diagonal.
+
+With another seed (`:quick --config.train.seed=100`): 1.000 with W_O or a read-out and .276 without,
+four heads; .269 for one head each way.
 """
 
 from ml_collections import ConfigDict
