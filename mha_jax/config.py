@@ -16,6 +16,7 @@ from typing import Any
 from mha_jax.taskref import TaskRef
 
 SCHEMA_VERSION = 4
+KV_BITS = {"int8": 8, "int4": 4}  # of a number, by ModelSpec.kv_quant
 
 
 @dataclasses.dataclass(frozen=True)

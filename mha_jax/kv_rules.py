@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mha_jax.config import LayerSpec
+from mha_jax.mixers import own
 from mha_jax.rules import Values, at, layer_rows
 from mha_jax.tasks import TaskSpec
 from mha_jax.values import Problem
 
-_OWN = ("grouped", "mla", "gta")
 # What a layer must have in common with the one whose keys and values it reads.
 _COMMON = ("n_kv_heads", "d_head", "window", "n_sinks")
 # Switches of `grouped` that the other two lack, with the value that means "off". A mixer of the
@@ -33,7 +33,7 @@ def all_rules(got: Values, raw: Values) -> Iterator[Problem]:
     yield from _latents(got, "mla" in mixers)
     for name, off in _ONLY_GROUPED.items():
         value = got.get(f"model.{name}", off)
-        able = {"grouped"} if name == "kv_quant" else {"grouped", *mixers.difference(_OWN)}
+        able = {"grouped"} if name == "kv_quant" else {"grouped", *mixers.difference(own())}
         lacking = sorted(mixers - able)
         if value != off and lacking:
             rule = f"is a switch of the mixer 'grouped', and model.mixer={lacking[0]!r} has none"
@@ -41,9 +41,9 @@ def all_rules(got: Values, raw: Values) -> Iterator[Problem]:
     if got.get("model.qk_norm") and "gta" in mixers:
         rule = "normalises keys, and those of model.mixer='gta' are values too"
         yield Problem("model.qk_norm", True, f"{rule}; set it to False")
-    users = sorted(mixers.difference(_OWN))
+    users = sorted(mixers.difference(own()))
     if got.get("model.sink_logit") and users:
-        rule = f"is a switch of {', '.join(_OWN)}, and model.mixer={users[0]!r} has none"
+        rule = f"is a switch of {', '.join(own())}, and model.mixer={users[0]!r} has none"
         yield Problem("model.sink_logit", True, f"{rule}; set it to False")
     if got.get("model.kv_quant", "none") != "none":
         yield from _quantised(got, raw, rows)

@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mha_jax import mixers
-from mha_jax.config import LayerSpec, ModelSpec
+from mha_jax.config import KV_BITS, LayerSpec, ModelSpec
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
-_BITS = {"int8": 8, "int4": 4}
 
 
 class LayerCost(NamedTuple):
@@ -135,10 +134,10 @@ def cache_bytes(layer: LayerSpec, model: ModelSpec, context: int) -> int:
     """
     size, cost = DTYPE_BYTES[model.cache_dtype], mixer_cost(layer, model)
     if model.kv_quant == "none" or layer.kv_from is not None or layer.mixer != "grouped":
-        kept = n_slots(layer, context) if layer.mixer in ("grouped", "mla", "gta") else context
+        kept = n_slots(layer, context) if layer.mixer in mixers.own() else context
         return (kept * cost.cache_elements + cost.state_elements) * size
     k, h, group, tail = layer.n_kv_heads, layer.d_head, model.kv_group, model.kv_tail
     s = max(context - tail, 0) // group * group
-    numbers = 2 * s * k * (h * _BITS[model.kv_quant] // 8)
+    numbers = 2 * s * k * (h * KV_BITS[model.kv_quant] // 8)
     scales = 2 * (s // group) * k * h + 2 * s * k
     return numbers + (scales + 2 * min(context, tail + group) * k * h) * size

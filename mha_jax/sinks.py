@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mha_jax import evaluate, examine, loss, rng, train
+from mha_jax import evaluate, examine, loss, mixers, rng, train
 from mha_jax.analysis import bootstrap, scores, targets
 from mha_jax.analysis.bootstrap import SINK_EPS
 from mha_jax.analysis.scores import Sums
@@ -25,7 +25,6 @@ from mha_jax.run import LoadedRun
 from mha_jax.terminal import table
 
 N_SINKS = (0, 1, 4)
-_WINDOWED = ("grouped", "mla", "gta")  # mixers that know a window
 
 
 class Interval(NamedTuple):
@@ -120,7 +119,7 @@ def _check(run: LoadedRun, n_slots: int) -> None:
     elif model.kv_quant != "none":
         why = f"a cache with model.kv_quant={model.kv_quant!r} has no window"
     for layer in model.layers:
-        if layer.mixer not in _WINDOWED:
+        if layer.mixer not in mixers.own():  # one of the user's knows no window
             why = f"the mixer {layer.mixer!r} has no window"
     if why:
         raise ValueError(f"{run.directory}: {why}")

@@ -37,5 +37,6 @@ A mixer moves information between positions. Its module holds
 
 Of the package itself are `grouped` (MHA, GQA, MQA), `mla` (latents: MLA, GLA) and `gta` (tied keys
 and values), each a `kind.Kind`. `core.py` and `fast.py` hold the pure functions, `cache.py` and
-`quantised.py` what is stored. Their cost is in `mha_jax/cost.py`, which imports no jax.
+`quantised.py` what is stored. Their cost is in `mha_jax/layer_cost.py`, which imports no
+jax.
 """

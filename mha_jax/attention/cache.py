@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mha_jax.attention.core import LOWEST, Mask
+from mha_jax.attention.core import LOWEST, Mask, beside_sink
 
 Cache = dict[str, jax.Array]  # of one layer: [b, k, s, h] by name, as `storage` says
 
@@ -196,8 +196,9 @@ def attend(
     b, c, k, g = q[0].shape[:4]
     rows = [_rows(x * scale) for x in q]
     scores_bkrs = jnp.concatenate([_scores(rows, part) for part in parts], axis=-1)
-    sink_kr = None if sink_kg is None else jnp.tile(sink_kg, (1, c))  # the rows r are (c, g)
-    weights_bkrs = _softmax(scores_bkrs, sink_kr)
+    # The rows r are (c, g).
+    sink_1kr1 = None if sink_kg is None else jnp.tile(sink_kg, (1, c))[None, :, :, None]
+    weights_bkrs = beside_sink(scores_bkrs, sink_1kr1)
     total, start = jnp.zeros(()), 0
     for part in parts:
         n_slots = part.values_bksh.shape[2]
@@ -222,15 +223,6 @@ def _scores(rows: Sequence[jax.Array], part: Part) -> jax.Array:
     # An empty row, of a token that does not count, becomes a mean: nothing reads it.
     seen_bkrs = jnp.repeat(part.seen_bcs, r // part.seen_bcs.shape[1], axis=1)[:, None]
     return jnp.where(seen_bkrs, total, LOWEST)
-
-
-def _softmax(scores_bkrs: jax.Array, sink_kr: jax.Array | None) -> jax.Array:
-    if sink_kr is None:
-        return jax.nn.softmax(scores_bkrs)
-    sink_bkr1 = sink_kr[None, :, :, None]
-    largest = jnp.maximum(scores_bkrs.max(-1, keepdims=True), sink_bkr1)
-    exp_bkrs = jnp.exp(scores_bkrs - largest)
-    return exp_bkrs / (exp_bkrs.sum(-1, keepdims=True) + jnp.exp(sink_bkr1 - largest))
 
 
 def _weighted(weights_bkrs: jax.Array, part: Part) -> jax.Array:

@@ -85,6 +85,15 @@ class Attended(NamedTuple):
     weights_bkgts: jax.Array
 
 
+def beside_sink(scores: jax.Array, sink: jax.Array | None) -> jax.Array:
+    """Softmax over the last axis, in whose sum a logit [..., 1] takes part that has no weight."""
+    if sink is None:
+        return jax.nn.softmax(scores)
+    largest = jax.lax.stop_gradient(jnp.maximum(scores.max(-1, keepdims=True), sink))
+    exp = jnp.exp(scores - largest)
+    return exp / (exp.sum(-1, keepdims=True) + jnp.exp(sink - largest))
+
+
 def softmax(
     scores_bkgts: jax.Array, visible: np.ndarray, sink_kg: jax.Array | None = None
 ) -> jax.Array:
@@ -96,13 +105,8 @@ def softmax(
       sink_kg: a logit of each head that takes part in the sum and has no weight.
     """
     scores_bkgts = scores_bkgts if visible.all() else jnp.where(visible, scores_bkgts, LOWEST)
-    if sink_kg is None:
-        weights_bkgts = jax.nn.softmax(scores_bkgts)
-    else:
-        b, k, g, t, s = scores_bkgts.shape
-        sink_bkgt1 = jnp.broadcast_to(sink_kg[None, :, :, None, None], (b, k, g, t, 1))
-        whole = jax.nn.softmax(jnp.concatenate([scores_bkgts, sink_bkgt1], axis=-1))
-        weights_bkgts = whole[..., :s]
+    sink = None if sink_kg is None else sink_kg[None, :, :, None, None]
+    weights_bkgts = beside_sink(scores_bkgts, sink)
     return weights_bkgts if visible.any(axis=1).all() else jnp.where(visible, weights_bkgts, 0.0)
 
 

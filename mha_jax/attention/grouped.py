@@ -23,7 +23,7 @@ from mha_jax.attention.arguments import (
     check_stored,
 )
 from mha_jax.attention.init import normal
-from mha_jax.attention.kind import Kind, Projected, Whole
+from mha_jax.attention.kind import Kind, Projected, Whole, switches
 from mha_jax.attention.positions import rope as rotate
 from mha_jax.attention.quantised import Quantised
 from mha_jax.attention.stops import Context
@@ -224,25 +224,13 @@ class Attention(Kind):
 def Mixer(layer: LayerSpec, model: ModelSpec, *, key: jax.Array) -> Attention:
     """The mixer `grouped`: `Attention` as a LayerSpec and a ModelSpec describe it."""
     return Attention(
-        model.d_model,
-        layer.n_heads,
-        layer.n_kv_heads,
-        layer.d_head,
-        window=layer.window,
-        n_sinks=layer.n_sinks,
-        scale=model.scale,
-        use_wo=model.use_wo,
+        n_kv_heads=layer.n_kv_heads,
         share=model.share,
         qk_norm=model.qk_norm,
-        gate=model.gate,
-        sink_logit=model.sink_logit,
         rope=model.positions == "rope",
-        bias=model.bias,
         kv_init=model.kv_init,
         borrows=layer.kv_from is not None,
         quantised=Quantised.of(model),
-        kernel=model.kernel,
-        dtype=jnp.dtype(model.compute_dtype),
-        cache_dtype=jnp.dtype(model.cache_dtype),
         rngs=nnx.Rngs(key),
+        **switches(layer, model),
     )

@@ -16,7 +16,7 @@ from flax import nnx
 from mha_jax.attention import cache, core
 from mha_jax.attention.arguments import check_choice, check_heads, check_rope
 from mha_jax.attention.init import normal
-from mha_jax.attention.kind import Kind, Projected, Whole
+from mha_jax.attention.kind import Kind, Projected, Whole, switches
 from mha_jax.attention.positions import rope as rotate
 from mha_jax.attention.stops import Context
 from mha_jax.config import LayerSpec, ModelSpec
@@ -127,35 +127,19 @@ class TiedAttention(Kind):
         """q_btkgh, what is stored, neither rotated yet, and the rows of the gate."""
         n, k, h = self.n_heads, self.n_kv_heads, self.d_head
         x = x.astype(self.dtype)
-        q_btkgh = self._times(x, "q").reshape(b, t, k, n // k, h)
+        q_btkgh = self.times(x, "q").reshape(b, t, k, n // k, h)
         new = {
-            "kv": self._times(x, "kv").reshape(b, t, k, h),
-            "rope_key": self._times(x, "kr").reshape(b, t, 1, h // 2),
+            "kv": self.times(x, "kv").reshape(b, t, k, h),
+            "rope_key": self.times(x, "kr").reshape(b, t, 1, h // 2),
         }
-        return q_btkgh, new, None if self.wg is None else self._times(x, "g")
-
-    def _times(self, x: jax.Array, name: str) -> jax.Array:
-        y, bias = x @ getattr(self, f"w{name}")[...].astype(self.dtype), getattr(self, f"b{name}")
-        return y if bias is None else y + bias[...].astype(self.dtype)[None]
+        return q_btkgh, new, None if self.wg is None else self.times(x, "g")
 
 
 def Mixer(layer: LayerSpec, model: ModelSpec, *, key: jax.Array) -> TiedAttention:
     """The mixer `gta`: `TiedAttention` as a LayerSpec and a ModelSpec describe it."""
     return TiedAttention(
-        model.d_model,
-        layer.n_heads,
-        layer.n_kv_heads,
-        layer.d_head,
-        window=layer.window,
-        n_sinks=layer.n_sinks,
-        scale=model.scale,
-        use_wo=model.use_wo,
-        gate=model.gate,
-        sink_logit=model.sink_logit,
+        n_kv_heads=layer.n_kv_heads,
         rope=model.positions == "rope",
-        bias=model.bias,
-        kernel=model.kernel,
-        dtype=jnp.dtype(model.compute_dtype),
-        cache_dtype=jnp.dtype(model.cache_dtype),
         rngs=nnx.Rngs(key),
+        **switches(layer, model),
     )

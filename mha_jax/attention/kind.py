@@ -15,6 +15,7 @@ from flax import nnx
 
 from mha_jax.attention import cache, core, fast, per_head, quantised
 from mha_jax.attention.stops import Context
+from mha_jax.config import LayerSpec, ModelSpec
 
 
 class Projected(NamedTuple):
@@ -106,15 +107,11 @@ class Kind(nnx.Module):
         layers may read them.
         """
         whole = self.whole(x, b, t, context)
-        v_bskh = whole.v_bskh
-        if context.kv_mask is not None:
-            factor = context.kv_mask.astype(self.dtype).reshape(-1, 1, self.n_kv_heads, 1)
-            v_bskh = v_bskh * factor
+        v_bskh = self.masked(whole.v_bskh, context)
         q_btkgh = context.put("q_btkgh", whole.q_btkgh)
         k_bskh, v_bskh = context.put("k_bskh", whole.k_bskh), context.put("v_bskh", v_bskh)
         stops = {"q_btkgh": q_btkgh, "k_bskh": k_bskh, "v_bskh": v_bskh}
-        mask = context.mask._replace(window=self.mask.window, n_sinks=self.mask.n_sinks)
-        sink_kg = self.sink_kg()
+        mask, sink_kg = self.seen(context), self.sink_kg()
         changed = {"scores_bkgts", "weights_bkgts"} & set(context.replace)
         if self.quantised is not None:
             attended = self.quantised.reference(
@@ -163,7 +160,7 @@ class Kind(nnx.Module):
             return {}
         if self.quantised is not None:
             k, h = self.n_kv_heads, self.d_head
-            return self.quantised.empty(b, k, h, capacity, self.cache_dtype)
+            return self.quantised.empty(b, k, h, capacity)
         return {
             name: jnp.zeros((b, k, layout.n_slots, h), cache.storage(self.cache_dtype))
             for name, (k, h) in self.stored().items()
@@ -195,6 +192,22 @@ class Kind(nnx.Module):
         y, _ = self.finish(self.attend(q, parts), gate, Context())
         return y, kept, parts
 
+    def seen(self, context: Context) -> core.Mask:
+        """The task's mask with the layer's window."""
+        return context.mask._replace(window=self.mask.window, n_sinks=self.mask.n_sinks)
+
+    def masked(self, v_bskh: jax.Array, context: Context) -> jax.Array:
+        """Values times the factors of their kv heads."""
+        if context.kv_mask is None:
+            return v_bskh
+        return v_bskh * context.kv_mask.astype(self.dtype).reshape(-1, 1, self.n_kv_heads, 1)
+
+    def times(self, x: jax.Array, name: str) -> jax.Array:
+        """Rows, of the products' dtype, times w<name>, plus b<name> where there is one."""
+        y = x @ getattr(self, f"w{name}")[...].astype(self.dtype)
+        bias = getattr(self, f"b{name}", None)
+        return y if bias is None else y + bias[...].astype(self.dtype)[None]
+
     def sink_kg(self) -> jax.Array | None:
         """The learned logit of each head."""
         if self.sink is None:
@@ -204,3 +217,14 @@ class Kind(nnx.Module):
     def rounded(self, x: jax.Array) -> jax.Array:
         """As the cache will hold it, so that a whole sequence says what decoding says."""
         return x.astype(self.cache_dtype).astype(x.dtype)
+
+
+def switches(layer: LayerSpec, model: ModelSpec) -> dict[str, Any]:
+    """Arguments that all kinds have, as a LayerSpec and a ModelSpec give them."""
+    same = ("scale", "use_wo", "gate", "sink_logit", "bias", "kernel")
+    dtypes = {"dtype": model.compute_dtype, "cache_dtype": model.cache_dtype}
+    return {
+        **{name: getattr(layer, name) for name in ("n_heads", "d_head", "window", "n_sinks")},
+        **{name: getattr(model, name) for name in ("d_model", *same)},
+        **{name: jnp.dtype(dtype) for name, dtype in dtypes.items()},
+    }

@@ -21,7 +21,7 @@ from flax import nnx
 from mha_jax.attention import cache, core, fast, per_head
 from mha_jax.attention.arguments import check_choice, check_heads, check_rope
 from mha_jax.attention.init import normal
-from mha_jax.attention.kind import Kind, Projected, Whole
+from mha_jax.attention.kind import Kind, Projected, Whole, switches
 from mha_jax.attention.positions import rope as rotate
 from mha_jax.attention.stops import Context
 from mha_jax.config import LayerSpec, ModelSpec
@@ -118,13 +118,11 @@ class LatentAttention(Kind):
         if context.wants_stops or context.replace or self.kernel == "reference":
             return super().mix(x, b=b, t=t, context=context)
         q_btnh, rotated, new, gate = self._rows(x, b, t)
-        k, h = self.n_kv_heads, self.d_head
+        h = self.d_head
         latent_bskc = self.rounded(new["latent"])
         wuk_ckgh, wuv_ckgh = self._up("wuk"), self._up("wuv")
         keys = [jnp.einsum("bskc,ckgh->bskgh", latent_bskc, wuk_ckgh).reshape(b, t, -1, h)]
-        if context.kv_mask is not None:
-            factor = context.kv_mask.astype(self.dtype).reshape(-1, 1, k, 1)
-            latent_bskc = latent_bskc * factor
+        latent_bskc = self.masked(latent_bskc, context)
         v_bsnh = jnp.einsum("bskc,ckgh->bskgh", latent_bskc, wuv_ckgh).reshape(b, t, -1, h)
         queries = [q_btnh]
         if rotated is not None:
@@ -132,9 +130,8 @@ class LatentAttention(Kind):
             key_bs1e = self.rounded(rotate(new["rope_key"]))
             keys.append(jnp.broadcast_to(key_bs1e, (b, t, self.n_heads, self.d_rope)))
         q_btn1h, k_bsnh = jnp.concatenate(queries, -1)[:, :, :, None], jnp.concatenate(keys, -1)
-        mask = context.mask._replace(window=self.mask.window, n_sinks=self.mask.n_sinks)
         sink_n1 = None if self.sink is None else self.sink[...][:, None]
-        z_btn1h = fast.fast(q_btn1h, k_bsnh, v_bsnh, mask, self.scale, sink_n1)
+        z_btn1h = fast.fast(q_btn1h, k_bsnh, v_bsnh, self.seen(context), self.scale, sink_n1)
         y, _ = self.finish(z_btn1h[:, :, :, 0], gate, context)
         return y, {}
 
@@ -181,22 +178,18 @@ class LatentAttention(Kind):
     ) -> tuple[jax.Array, jax.Array | None, cache.Cache, jax.Array | None]:
         """q_btnh and its part that is rotated, what is stored, neither rotated yet, the gate."""
         x, n = x.astype(self.dtype), self.n_heads
-        latent = self._times(x, "wc", "bc").reshape(b, t, self.n_kv_heads, self.d_latent)
+        latent = self.times(x, "c").reshape(b, t, self.n_kv_heads, self.d_latent)
         if self.c_norm is not None:
             latent = per_head.rms(latent, self.c_norm[...])
         new, rotated = {"latent": latent}, None
-        from_q = x if self.wcq is None else self._times(x, "wcq")
+        from_q = x if self.wcq is None else self.times(x, "cq")
         if self.cq_norm is not None:
             from_q = per_head.rms(from_q, self.cq_norm[...])
         if self.d_rope:
-            rotated = self._times(from_q, "wqr").reshape(b, t, n, self.d_rope)
-            new["rope_key"] = self._times(x, "wkr").reshape(b, t, 1, self.d_rope)
-        q_btnh = self._times(from_q, "wq", "bq").reshape(b, t, n, self.d_head)
-        return q_btnh, rotated, new, None if self.wg is None else self._times(x, "wg", "bg")
-
-    def _times(self, x: jax.Array, w: str, b: str = "") -> jax.Array:
-        y, bias = x @ getattr(self, w)[...].astype(self.dtype), getattr(self, b) if b else None
-        return y if bias is None else y + bias[...].astype(self.dtype)[None]
+            rotated = self.times(from_q, "qr").reshape(b, t, n, self.d_rope)
+            new["rope_key"] = self.times(x, "kr").reshape(b, t, 1, self.d_rope)
+        q_btnh = self.times(from_q, "q").reshape(b, t, n, self.d_head)
+        return q_btnh, rotated, new, None if self.wg is None else self.times(x, "g")
 
     def _absorbed(self, q_btnh: jax.Array) -> jax.Array:
         return jnp.einsum("btkgh,ckgh->btkgc", self._grouped(q_btnh), self._up("wuk"))
@@ -213,23 +206,11 @@ class LatentAttention(Kind):
 def Mixer(layer: LayerSpec, model: ModelSpec, *, key: jax.Array) -> LatentAttention:
     """The mixer `mla`: `LatentAttention` as a LayerSpec and a ModelSpec describe it."""
     return LatentAttention(
-        model.d_model,
-        layer.n_heads,
-        layer.n_kv_heads,
-        layer.d_head,
+        n_latents=layer.n_kv_heads,
         d_latent=model.d_latent,
         d_latent_q=model.d_latent_q,
         d_rope=model.d_rope,
-        window=layer.window,
-        n_sinks=layer.n_sinks,
-        scale=model.scale,
-        use_wo=model.use_wo,
         latent_norm=model.qk_norm,
-        gate=model.gate,
-        sink_logit=model.sink_logit,
-        bias=model.bias,
-        kernel=model.kernel,
-        dtype=jnp.dtype(model.compute_dtype),
-        cache_dtype=jnp.dtype(model.cache_dtype),
         rngs=nnx.Rngs(key),
+        **switches(layer, model),
     )

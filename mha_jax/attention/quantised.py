@@ -32,9 +32,7 @@ from mha_jax.attention.cache import (
     storage,
     write,
 )
-from mha_jax.config import ModelSpec
-
-BITS = {"int8": 8, "int4": 4}
+from mha_jax.config import KV_BITS, ModelSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Quantised:
         if model.kv_quant == "none":
             return None
         dtype = jnp.dtype(model.cache_dtype)
-        return cls(BITS[model.kv_quant], model.kv_group, model.kv_tail, dtype)
+        return cls(KV_BITS[model.kv_quant], model.kv_group, model.kv_tail, dtype)
 
     def n_quantised(self, n_tokens: Any) -> Any:
         """How many of the first tokens are: integer arrays, numpy's or JAX's."""
@@ -110,7 +108,7 @@ class Quantised:
         z_btkgh = weighted(old_ts, old_v) + weighted(~old_ts, v_bskh)
         return core.Attended(z_btkgh.astype(v_bskh.dtype), scores_bkgts, weights_bkgts)
 
-    def empty(self, b: int, k: int, h: int, capacity: int, dtype: Any) -> Cache:
+    def empty(self, b: int, k: int, h: int, capacity: int) -> Cache:
         """A cache without tokens; numbers of 4 bits are two in a byte, of channels c and c + h/2.
 
         Arrays of numbers are [b, k, j, group, h * bits / 8]; steps and smallest values [b, k, j, h]
@@ -119,7 +117,7 @@ class Quantised:
         j = self.n_quantised(capacity) // self.group
         width, ring = h * self.bits // 8, min(capacity, self.tail + self.group)
         made: Cache = {}
-        dtype = storage(dtype)
+        dtype = storage(self.dtype)
         for name, n_sets in {"k": h, "v": self.group}.items():
             made[f"{name}_codes"] = jnp.zeros((b, k, j, self.group, width), jnp.uint8)
             made[f"{name}_step"] = jnp.zeros((b, k, j, n_sets), dtype)
@@ -198,11 +196,7 @@ class Quantised:
         b, k, _, h = tail_bksh.shape
         flat_bs = position_bjs.reshape(b, -1)
         row_b1, c = jnp.arange(b)[:, None], new_bckh.shape[1]
-        slot_bs = layout.slot(flat_bs)
-        if b == 1:  # as below it would be joined to the write before it, and the tail be copied
-            old_bskh = numbers(tail_bksh[0][:, slot_bs[0]].swapaxes(0, 1)[None])
-        else:
-            old_bskh = numbers(tail_bksh[row_b1, :, slot_bs])
+        old_bskh = numbers(tail_bksh[row_b1, :, layout.slot(flat_bs)])
         at_bs = jnp.clip(flat_bs - step.length_b[:, None], 0, c - 1)
         new_bskh = new_bckh.astype(self.dtype)[row_b1, at_bs]
         is_new_bs = flat_bs >= step.length_b[:, None]
