@@ -22,7 +22,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-_HUGE_PAGES = "glibc.malloc.hugetlb=1"
+HUGE_PAGES = "glibc.malloc.hugetlb=1"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
 
 
@@ -63,7 +63,7 @@ def child_environment(cache_dir: Path) -> dict[str, str]:
     env.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     env.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
     if _tunes_memory():
-        env.setdefault("GLIBC_TUNABLES", _HUGE_PAGES)
+        env.setdefault("GLIBC_TUNABLES", HUGE_PAGES)
     return env
 
 
@@ -92,7 +92,7 @@ def prepare(cpu: int | None) -> dict[str, Any]:
             ),  # without it the thresholds do nothing: XLA allocates from another arena
         )
         done["malloc"] = all([libc.mallopt(key, value) == 1 for key, value in settings])
-    done["huge_pages"] = _HUGE_PAGES in os.environ.get("GLIBC_TUNABLES", "")
+    done["huge_pages"] = HUGE_PAGES in os.environ.get("GLIBC_TUNABLES", "")
     return done
 
 
