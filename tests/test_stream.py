@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mha_jax import stream
+from mha_jax.decode import Decoder
 from mha_jax.run import LoadedRun
 from mha_jax.sampling import Sampling
 from tests.saved import saved
@@ -39,6 +40,16 @@ def test_the_text_is_what_was_shown(text: LoadedRun) -> None:
     texts = {stream.go_on(text, "ab", seed=seed, **hot)["text"] for seed in (1, 2)}
     assert len(texts) == 2
     assert stream.go_on(text, "ab", seed=1, **hot)["share_of_memory_speed"] > 0
+
+
+def test_the_cache_grows_on_the_way(text: LoadedRun) -> None:
+    """The same text as with room for all of it from the start."""
+    told = stream.go_on(text, "ab", n_new=80, seed=3, sampling=Sampling(5.0))
+    assert told["capacity"] == 128 and told["n_new"] == 80
+    one = Decoder(text.program, text.params("last"))
+    state = one.prefill([stream.ids(text, "ab")], 128)
+    made, _ = one.generate(state, 80, Sampling(5.0), seed=3)
+    assert told["text"] == "ab" + bytes(made[0].tolist()).decode("utf-8", "replace")
 
 
 def test_a_stop_token_ends_it(copy: LoadedRun) -> None:
