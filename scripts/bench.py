@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 # The path above makes these importable without an install.
 from mha_jax.flags import read  # noqa: E402
+from mha_jax.host import restart  # noqa: E402
 from mha_jax.terminal import leave  # noqa: E402
 from mha_jax.values import nearest  # noqa: E402
 
@@ -135,4 +136,5 @@ def _to_stderr(line: str) -> None:
 
 
 if __name__ == "__main__":
+    restart()
     leave(lambda: main(sys.argv[1:]))

@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 # The path above makes these importable without an install.
 from mha_jax.flags import run_and_checkpoint, value  # noqa: E402
+from mha_jax.host import restart  # noqa: E402
 from mha_jax.terminal import leave  # noqa: E402
 from mha_jax.values import Key  # noqa: E402
 
@@ -109,4 +110,5 @@ def _text(told: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
+    restart()
     leave(lambda: main(sys.argv[1:]))

@@ -33,6 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from mha_jax.flags import run_and_checkpoint  # noqa: E402
+from mha_jax.host import restart  # noqa: E402
 from mha_jax.terminal import Status, answer, leave  # noqa: E402
 from mha_jax.values import Key, Problem, parse, read  # noqa: E402
 
@@ -128,4 +129,5 @@ def _check_free(directory: Path) -> None:
 
 
 if __name__ == "__main__":
+    restart()
     leave(lambda: main(sys.argv[1:]))

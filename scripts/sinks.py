@@ -22,6 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from mha_jax.flags import run_and_checkpoint  # noqa: E402
+from mha_jax.host import restart  # noqa: E402
 from mha_jax.terminal import answer, leave  # noqa: E402
 
 
@@ -48,4 +49,5 @@ def _told(argv: list[str]) -> str:
 
 
 if __name__ == "__main__":
+    restart()
     leave(lambda: main(sys.argv[1:]))

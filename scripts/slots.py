@@ -21,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from mha_jax.flags import run_and_checkpoint  # noqa: E402
+from mha_jax.host import restart  # noqa: E402
 from mha_jax.terminal import answer, leave  # noqa: E402
 
 
@@ -44,4 +45,5 @@ def _told(argv: list[str]) -> str:
 
 
 if __name__ == "__main__":
+    restart()
     leave(lambda: main(sys.argv[1:]))
