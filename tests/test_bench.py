@@ -1,13 +1,17 @@
 """Benchmarks run and say what they measured; how fast anything is, no test asks."""
 
 import dataclasses
+import importlib
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mha_jax import config, cost
 from mha_jax.bench import decode_growth
 from tests.synthetic import static
 
@@ -19,9 +23,25 @@ def bench(*argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
+def script() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "scripts" / "bench.py"))
+
+
+def test_help_names_every_benchmark_and_flag_with_its_default() -> None:
+    told = script()
+    for name in told["BENCHES"]:
+        flags = importlib.import_module(f"mha_jax.bench.{name}").FLAGS
+        _, _, part = told["__doc__"].partition(f"\n  {name} ")
+        for flag, (default, _) in flags.items():
+            part = part.partition(f"\n                   {flag} ")[2]
+            assert f"(default {default}" in part.split("--")[0], (name, flag)
+
+
 def test_the_overhead_of_the_probe() -> None:
     done = bench("overhead", "--steps=4", "--every=2", "--json")
-    row = json.loads(done.stdout)
+    told = json.loads(done.stdout)
+    (row,) = told["rows"]
+    assert told["machine"]["threads"] > 0 and told["versions"]["jax"]
     assert row["name"] == "probe_overhead" and row["must"] == 0.05 and row["every"] == 2
     assert row["ratio"] == pytest.approx(row["probe_s"] / row["chunk_s"])
     assert row["compile_s"] > 0 and done.returncode == int(row["ratio"] > 0.05)
@@ -59,29 +79,32 @@ def test_the_growth_of_a_decode_step() -> None:
     assert len(lines) == 5 and "us a token" in lines[1] and "CLA-2" in lines[3]
 
 
-def test_every_variant_of_the_benchmark_is_sound() -> None:
+def test_every_variant_of_the_benchmark_is_sound(monkeypatch: pytest.MonkeyPatch) -> None:
     """The configs that the script makes resolve, and are the variants that they are named for."""
-    from configs import text
-    from mha_jax import cost, schema
+    made: dict[str, config.StaticConfig] = {}
 
-    for name, changes in decode_growth.VARIANTS.items():
-        config = text.get_config()
-        config.model.update(d_model=512, n_heads=8, d_ff=0, **changes)
-        run, problems = schema.resolve(config.to_dict())
-        assert run is not None, problems
-        told = cost.variant(run.static.model)
-        assert name in told or "window" in name and run.static.model.layers[1].window == 128
+    def measure(statics: Any, *rest: Any) -> dict[str, Any]:
+        made.update(statics)
+        return {"rows": []}
+
+    monkeypatch.setattr(decode_growth, "decode_growth", measure)
+    decode_growth.measure({"contexts": [256, 512], "reps": 1}, script()["make"], print)
+    assert list(made) == list(decode_growth.VARIANTS)
+    for name, of_variant in made.items():
+        told = cost.variant(of_variant.model)
+        assert name in told or "window" in name and of_variant.model.layers[1].window == 128
 
 
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        ((), "takes one benchmark of overhead"),
+        ((), "takes one benchmark of overhead, "),
+        (("overhead", "train"), "takes one benchmark of overhead, "),
         (("overheat",), "did you mean overhead"),
         (("overhead", "--every=3", "--steps=10"), "must divide --steps=10"),
         (("overhead", "--steps=0"), "--steps=0 must be a number"),
         (("overhead", "--speed"), "--speed is no flag"),
-        (("overhead", "--reps=2"), "--reps is no flag of overhead; it has --steps, --every"),
+        (("overhead", "--reps=2"), "--reps is no flag"),
         (("decode_growth", "--contexts=256"), "must be two or more numbers from 256 to 65536"),
         (("decode_growth", "--contexts=256,12"), "--contexts=256,12 must be two or more"),
         (("decode_growth", "--reps=0"), "--reps=0 must be a number"),

@@ -41,6 +41,7 @@ import jax
 import numpy as np
 
 from mha_jax.bench import bandwidth
+from mha_jax.bench.asked import Flag, Make, Tell, Told, count, counts
 from mha_jax.config import StaticConfig
 from mha_jax.decode import Decoder
 from mha_jax.decode_speed import Full
@@ -60,6 +61,23 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "MLA": {"mixer": "mla", "n_kv_heads": 1, "d_latent": 256, "d_rope": 32},
     "GTA-2": {"mixer": "gta", "n_kv_heads": 2},
 }
+
+# What all of them have, beside size B.
+_MODEL = {"d_model": 512, "n_heads": 8, "d_ff": 0, "positions": "rope", "norm": "rms"}
+
+FLAGS = {
+    "--contexts": Flag("256,1024,4096", counts(256, 65536, how_many=2)),
+    "--reps": Flag("9", count),
+}
+
+
+def measure(asked: Mapping[str, Any], make: Make, tell: Tell) -> Told:
+    """Every variant at the contexts that are asked for."""
+    statics = {
+        name: make("B", {f"model.{key}": value for key, value in (_MODEL | changes).items()})
+        for name, changes in VARIANTS.items()
+    }
+    return decode_growth(statics, asked["contexts"], asked["reps"], tell)
 
 
 def decode_growth(

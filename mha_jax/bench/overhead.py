@@ -4,15 +4,42 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
+from mha_jax.bench.asked import Flag, Make, Refused, Tell, Told, count
 from mha_jax.config import Hypers, StaticConfig
 from mha_jax.group import Group
 
 MUST = 0.05  # largest share
+FLAGS = {"--steps": Flag("2000", count), "--every": Flag("100", count)}
+
+
+def measure(asked: Mapping[str, Any], make: Make, tell: Tell) -> Told:
+    """Of size B, with the positions and the norm that configs/text.py has.
+
+    Raises:
+      Refused: probes that do not end with the training.
+    """
+    steps, every = asked["steps"], asked["every"]
+    if steps % every:
+        raise Refused(f"--every={every} must divide --steps={steps}; change one")
+    changes = {"model.positions": "rope", "model.norm": "rms", "train.n_steps": steps}
+    static = make("B", changes | {"optim.warmup_steps": min(200, steps // 2)})
+    return {"rows": [overhead(static, every, tell)]}
+
+
+def to_text(told: Told) -> str:
+    """One line."""
+    (row,) = told["rows"]
+    return (
+        f"{row['name']}: {row['ratio']:.2%} of the training time (must be at most "
+        f"{row['must']:.0%}); {row['chunk_s'] / row['every'] * 1e3:.2f} ms a step, "
+        f"{row['probe_s'] * 1e3:.1f} ms a probe every {row['every']} steps, medians over "
+        f"{row['n_steps']} steps; {row['compile_s']:.1f} s to compile apart; {row['device']}"
+    )
 
 
 def overhead(
@@ -47,11 +74,13 @@ def overhead(
             share = sum(sides["probe_s"]) / sum(sides["chunk_s"])
             tell(f"step {step + every} of {static.train.n_steps}: {share:.1%}")
     median = {name: statistics.median(values) for name, values in sides.items()}
+    ratio = median["probe_s"] / median["chunk_s"]
     return {
         "name": "probe_overhead",
-        "ratio": median["probe_s"] / median["chunk_s"],
+        "ratio": ratio,
         "ratio_of_sums": sum(sides["probe_s"]) / sum(sides["chunk_s"]),
         "must": MUST,
+        "kept": ratio <= MUST,
         "every": every,
         "n_steps": static.train.n_steps,
         **median,
