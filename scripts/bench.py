@@ -2,6 +2,11 @@
 
 usage: python scripts/bench.py BENCHMARK [--FLAG=VALUE ...] [--json]
 
+  train          training steps of sizes A, B and C against flax's NNX loop and torch; page faults
+                   --configs      sizes of configs/bench.py (default A,B,C)
+                   --reps         how often each is measured (default 7); medians are told
+                   --steps        steps of A and C each time, eight times as many of B (default 4)
+                   --cores        all, or one, to which each side is pinned (default all)
   overhead       share of the training time that following the heads takes (config.probe.every), on
                  text, windows of 64 bytes in batches of 32, width 64, two layers of four heads
                    --steps        steps of training (default 2000)
@@ -35,7 +40,7 @@ from mha_jax.terminal import leave  # noqa: E402
 from mha_jax.values import nearest  # noqa: E402
 
 # Modules of mha_jax.bench; `asked.py` says what such a module has.
-BENCHES = ("overhead", "decode_growth")
+BENCHES = ("train", "overhead", "decode_growth")
 
 
 def main(argv: list[str]) -> int:

@@ -90,6 +90,17 @@ def count(text: str) -> int:
     return int(text)
 
 
+def one_of(known: Sequence[str]) -> Callable[[str], str]:
+    """Reads one of the known words."""
+
+    def read_word(text: str) -> str:
+        if text not in known:
+            raise ValueError(f"must be one of {', '.join(known)}")
+        return text
+
+    return read_word
+
+
 def some_of(known: Sequence[str]) -> Callable[[str], list[str]]:
     """Reads some of the known words, between commas, each once."""
 

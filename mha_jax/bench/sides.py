@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from mha_jax import host
+from mha_jax.terminal import table
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -192,12 +193,36 @@ class Row:
     aim: float | None
     figures: Mapping[str, Any]  # of both sides, by name
     note: str = ""
+    less: bool = False  # the ratio must be at most `must`, not at least
+    sound: bool = True  # else the sides were not comparable, and no bound is kept
 
     @property
     def kept(self) -> bool:
         """Whether the bound holds within the noise of such measurements, a tenth."""
-        return self.ratio is None or self.must is None or self.ratio >= 0.9 * self.must
+        if self.ratio is None or self.must is None:
+            return self.sound
+        return self.ratio <= 1.1 * self.must if self.less else self.ratio >= 0.9 * self.must
 
     def to_json(self) -> dict[str, Any]:
         """Itself, and `kept`."""
         return {**dataclasses.asdict(self), "kept": self.kept}
+
+
+def rows_to_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as a table: the ratio, its bound and its aim; `spread` is the longest time of ours over
+    the shortest.
+    """
+    body, notes = [], []
+    for row in rows:
+        bound = "at most" if row["less"] else "at least"
+        ours = row["figures"].get("ours")
+        spread = f"{ours['spread']:.2f}" if isinstance(ours, Mapping) and "spread" in ours else ""
+        ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2f}"
+        must = "" if row["must"] is None else f"{bound} {row['must']:g}"
+        aim = "" if row["aim"] is None else f"{row['aim']:g}"
+        kept = "kept" if row["kept"] else "NOT KEPT"
+        body.append((row["name"], row["peer"], ratio, must, aim, spread, kept))
+        if row["note"]:
+            notes.append(f"{row['name']}, {row['peer']}: {row['note']}")
+    header = ("row", "peer", "ratio", "must be", "aim", "spread", "")
+    return "\n".join([*table(header, body), *dict.fromkeys(notes)])
