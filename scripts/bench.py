@@ -7,6 +7,28 @@ usage: python scripts/bench.py BENCHMARK [--FLAG=VALUE ...] [--json]
                    --reps         how often each is measured (default 7); medians are told
                    --steps        steps of A and C each time, eight times as many of B (default 4)
                    --cores        all, or one, to which each side is pinned (default all)
+  sweep          steps of 16 small runs against torch, on one process per core, and the NNX loop
+                   --runs         runs, a multiple of the cores (default 16)
+                   --reps         how often each is measured (default 7); medians are told
+                   --steps        steps of every run each time (default 4)
+  whole          a sweep from command to frontier.csv against its training steps alone; as it is,
+                 half an hour on 2 cores
+                   --shapes       shapes, at most 12 (default 12)
+                   --runs         runs of a shape, at most 9 (default 9)
+                   --steps        steps of a run (default 1000)
+                   --alone        steps of each shape that are measured alone, before the sweep and
+                                  after it (default 50)
+  compile        the second launch of some shapes, from the compile cache, against the first
+                   --shapes       shapes, at most 12 (default 12)
+                   --reps         how often (default 3)
+  growth         time and memory of a training step by length, width and runs, beside what the cost
+                 model says; no bound
+                   --lengths      positions, at width 64 (default 64,128,256,512)
+                   --widths       widths, at length 64 (default 64,128,256)
+                   --lanes        runs in one dispatch (default 1,2,4)
+                   --reps         how often each is measured (default 5); medians are told
+  help           how soon scripts/sweep.py --help answers, against `import jax`
+                   --reps         how often (default 7)
   overhead       share of the training time that following the heads takes (config.probe.every), on
                  text, windows of 64 bytes in batches of 32, width 64, two layers of four heads
                    --steps        steps of training (default 2000)
@@ -33,14 +55,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 # The path above makes these importable without an install.
-from mha_jax import flags  # noqa: E402
+from mha_jax import flags, load, schema, sweep  # noqa: E402
 from mha_jax.bench import asked  # noqa: E402
+from mha_jax.config import StaticConfig  # noqa: E402
 from mha_jax.host import restart  # noqa: E402
 from mha_jax.terminal import leave  # noqa: E402
 from mha_jax.values import nearest  # noqa: E402
 
 # Modules of mha_jax.bench; `asked.py` says what such a module has.
-BENCHES = ("train", "overhead", "decode_growth")
+BENCHES = ("train", "sweep", "whole", "compile", "growth", "help", "overhead", "decode_growth")
 
 
 def main(argv: list[str]) -> int:
@@ -53,7 +76,7 @@ def main(argv: list[str]) -> int:
     except ValueError as error:
         return _refuse(error)
     try:
-        told = bench.measure(values, make, lambda line: print(line, file=sys.stderr))
+        told = bench.measure(values, Configs(), lambda line: print(line, file=sys.stderr))
     except asked.Refused as error:
         return _refuse(error)
     print(json.dumps({**told, **asked.here()}, indent=2) if as_json else bench.to_text(told))
@@ -77,18 +100,28 @@ def _refuse(error: ValueError) -> int:
     return 2
 
 
-def make(name: str, changes: Mapping[str, Any]) -> Any:
-    """A static config: see `asked.Make`."""
-    from configs import bench
-    from mha_jax import keys, schema
+class Configs:
+    """What is measured, from configs/bench.py: see `asked.Configs`."""
 
-    config = bench.get_config(name).to_dict()
-    for key, value in changes.items():
-        keys.put(config, key, value)
-    run, problems = schema.resolve(config)
-    if run is None:
-        raise asked.Refused(str(problems[0]))
-    return run.static
+    def one(self, name: str, changes: Mapping[str, Any]) -> StaticConfig:
+        """The setting of that name."""
+        loaded = _loaded(name, changes)
+        run, problems = schema.resolve(loaded.config or {})
+        if run is None or loaded.problems:
+            raise asked.Refused(str([*loaded.problems, *problems][0]))
+        return run.static
+
+    def swept(self, name: str, changes: Mapping[str, Any]) -> list[StaticConfig]:
+        """The shapes of its sweep."""
+        planned = sweep.expand(_loaded(name, changes))
+        if planned.problems:
+            raise asked.Refused(str(planned.problems[0]))
+        return list(dict.fromkeys(run.run.static for run in planned.runs))
+
+
+def _loaded(name: str, changes: Mapping[str, Any]) -> load.LoadedConfig:
+    path = load.ROOT / "configs" / "bench.py"
+    return load.load(str(path), name, [f"{key}={value}" for key, value in changes.items()])
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def test_every_variant_of_the_benchmark_is_sound(monkeypatch: pytest.MonkeyPatch
         return {"rows": []}
 
     monkeypatch.setattr(decode_growth, "decode_growth", measure)
-    decode_growth.measure({"contexts": [256, 512], "reps": 1}, script()["make"], print)
+    decode_growth.measure({"contexts": [256, 512], "reps": 1}, script()["Configs"](), print)
     assert list(made) == list(decode_growth.VARIANTS)
     for name, of_variant in made.items():
         told = cost.variant(of_variant.model)

@@ -3,9 +3,10 @@
 A benchmark is a module of this package with
 
     FLAGS: Mapping[str, Flag]      "--reps" -> what it stands for where it is not given
-    measure(asked, make, tell)     told: a dict that JSON can hold. `asked` has a value for each of
-                                   FLAGS, without its dashes; `make` makes static configs; `tell`
-                                   gets a line now and then. Raises Refused, a line for people
+    measure(asked, configs, tell)  told: a dict that JSON can hold. `asked` has a value for each of
+                                   FLAGS, without its dashes; `configs` makes what is measured;
+                                   `tell` gets a line now and then. Raises Refused, a line for
+                                   people
     to_text(told)                  the same for a terminal
 
 A row of told["rows"] that has `kept` keeps its bound or not.
@@ -30,13 +31,18 @@ class Refused(ValueError):
     """What was asked for does not go together."""
 
 
-class Make(Protocol):
-    """Makes what is trained or decoded; the scripts have one, since configs are above this
-    package.
-    """
+class Configs(Protocol):
+    """Makes what is measured; the scripts have one, since configs are above this package."""
 
-    def __call__(self, name: str, changes: Mapping[str, Any]) -> StaticConfig:
+    def one(self, name: str, changes: Mapping[str, Any]) -> StaticConfig:
         """The setting of that name in configs/bench.py, with changes by dotted key.
+
+        Raises:
+          Refused: they are no sound config.
+        """
+
+    def swept(self, name: str, changes: Mapping[str, Any]) -> list[StaticConfig]:
+        """The shapes of its sweep.
 
         Raises:
           Refused: they are no sound config.

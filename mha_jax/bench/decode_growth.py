@@ -41,7 +41,7 @@ import jax
 import numpy as np
 
 from mha_jax.bench import bandwidth
-from mha_jax.bench.asked import Flag, Make, Tell, Told, count, counts
+from mha_jax.bench.asked import Configs, Flag, Tell, Told, count, counts
 from mha_jax.config import StaticConfig
 from mha_jax.decode import Decoder
 from mha_jax.decode_speed import Full
@@ -71,10 +71,10 @@ FLAGS = {
 }
 
 
-def measure(asked: Mapping[str, Any], make: Make, tell: Tell) -> Told:
+def measure(asked: Mapping[str, Any], configs: Configs, tell: Tell) -> Told:
     """Every variant at the contexts that are asked for."""
     statics = {
-        name: make("B", {f"model.{key}": value for key, value in (_MODEL | changes).items()})
+        name: configs.one("B", {f"model.{key}": value for key, value in (_MODEL | changes).items()})
         for name, changes in VARIANTS.items()
     }
     return decode_growth(statics, asked["contexts"], asked["reps"], tell)

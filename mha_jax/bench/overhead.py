@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from mha_jax.bench.asked import Flag, Make, Refused, Tell, Told, count
+from mha_jax.bench.asked import Configs, Flag, Refused, Tell, Told, count
 from mha_jax.config import Hypers, StaticConfig
 from mha_jax.group import Group
 
@@ -17,7 +17,7 @@ MUST = 0.05  # largest share
 FLAGS = {"--steps": Flag("2000", count), "--every": Flag("100", count)}
 
 
-def measure(asked: Mapping[str, Any], make: Make, tell: Tell) -> Told:
+def measure(asked: Mapping[str, Any], configs: Configs, tell: Tell) -> Told:
     """Of size B, with the positions and the norm that configs/text.py has.
 
     Raises:
@@ -27,7 +27,7 @@ def measure(asked: Mapping[str, Any], make: Make, tell: Tell) -> Told:
     if steps % every:
         raise Refused(f"--every={every} must divide --steps={steps}; change one")
     changes = {"model.positions": "rope", "model.norm": "rms", "train.n_steps": steps}
-    static = make("B", changes | {"optim.warmup_steps": min(200, steps // 2)})
+    static = configs.one("B", changes | {"optim.warmup_steps": min(200, steps // 2)})
     return {"rows": [overhead(static, every, tell)]}
 
 

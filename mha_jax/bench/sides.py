@@ -35,6 +35,7 @@ class Side:
       python: its interpreter; None: this one.
       cpu: the core that it is pinned to; None: all of this process.
       tuned: with the allocator settings of `host`; else as the system has them.
+      environment: variables beside this process's; None: none.
 
     Raises:
       SideError: the process does not come up.
@@ -48,13 +49,14 @@ class Side:
         python: Path | None = None,
         cpu: int | None = None,
         tuned: bool = True,
+        environment: Mapping[str, str] | None = None,
     ):
         self.name = name
         # What it prints, for when it dies.
         self._words = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the process
         command = [str(python or sys.executable), "-m", "mha_jax.bench.side", module]
         command += [] if cpu is None else [f"--cpu={cpu}"]
-        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        env = {**os.environ, **(environment or {}), "PYTHONPATH": str(ROOT)}
         if tuned:
             env["GLIBC_TUNABLES"] = host.HUGE_PAGES
         else:

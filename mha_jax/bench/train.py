@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mha_jax import host
-from mha_jax.bench.asked import Flag, Make, Tell, Told, count, one_of, some_of
+from mha_jax.bench.asked import Configs, Flag, Tell, Told, count, one_of, some_of
 from mha_jax.bench.sides import Row, rows_to_text
 from mha_jax.bench.training import Compared, Kind, compare
 
@@ -38,20 +38,20 @@ _BF16 = {name: _F32[name] for name in ("ours", "torch", "torch plain")}
 _MOST_FAULTS = 2000
 
 
-def measure(asked: Mapping[str, Any], make: Make, tell: Tell) -> Told:
+def measure(asked: Mapping[str, Any], configs: Configs, tell: Tell) -> Told:
     """Rows of each of `configs`; --steps is of A and C in a turn, eight times as many of B."""
     rows: list[Row] = []
     f32, bf16 = (_on(kinds, asked["cores"]) for kinds in (_F32, _BF16))
     for name in asked["configs"]:
         tell(f"size {name}")
         n_steps = asked["steps"] * _FACTOR[name]
-        told = compare(make(name, {}), f32, 1, n_steps, asked["reps"], tell)
+        told = compare(configs.one(name, {}), f32, 1, n_steps, asked["reps"], tell)
         rows.append(told.row(f"train_{name}", "nnx", 1.8, 2.5))
         rows.append(told.row(f"train_{name}", "torch", 1.0, 1.3))
         if name == "A":
             rows.append(_faults(told, n_steps))
         if name == "C":
-            static = make(name, {"model.compute_dtype": "bfloat16"})
+            static = configs.one(name, {"model.compute_dtype": "bfloat16"})
             told = compare(static, bf16, 1, n_steps, asked["reps"], tell)
             rows.append(told.row("train_C_bf16", "torch", 0.8, 1.1))
     return {"rows": [row.to_json() for row in rows]}

@@ -5,6 +5,10 @@ Handlers, the same as those of the peers in `peers/`:
     build    makes `n_models` runs of a config, and writes what a peer needs to take their steps
     losses   takes n steps of the first run; the loss of each, and the norm of its gradient
     steps    n steps of every run, one run after another; what `side.timed` tells
+
+and one of its own:
+
+    launch   compiles what some runs need before their first step; what `side.timed` tells
 """
 
 from __future__ import annotations
@@ -90,4 +94,18 @@ def steps(n: int) -> dict[str, float]:
     return timed(work)
 
 
-HANDLERS: Handlers = {"build": build, "losses": losses, "steps": steps}
+def launch(runs: list[dict[str, Any]]) -> dict[str, float]:
+    """One after another; what is compiled is run once."""
+
+    def work() -> None:
+        for run in map(run_from_json, runs):
+            group = Group(run.static)
+            hypers = group.hypers([run.hypers])
+            state = group.init(hypers)
+            group.evaluate(state, "validation")
+            jax.block_until_ready(group.train_chunk(state, hypers, 1))
+
+    return timed(work)
+
+
+HANDLERS: Handlers = {"build": build, "losses": losses, "steps": steps, "launch": launch}

@@ -95,7 +95,7 @@ def _model(told: dict[str, Any], arrays: dict[str, np.ndarray]) -> Net:
     model = Net(sizes, layer["n_heads"], n_layers, nnx.Rngs(0))
     heads = (layer["n_heads"], layer["d_head"])
 
-    def put(to: nnx.Variable, name: str, shape: tuple[int, ...] | None = None) -> None:
+    def put(to: Any, name: str, shape: tuple[int, ...] | None = None) -> None:
         array = arrays[f"params/{name}"]
         to[...] = jnp.asarray(array if shape is None else array.reshape(shape))
 
