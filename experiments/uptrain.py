@@ -72,7 +72,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.optim.lr = 4e-3  # that of the sources
     if arg == "full":
         config.tune.lrs = "1e-3,2e-3,4e-3,8e-3"
-        config.tune.widen = 1
+        config.tune.widen = 3
         config.tune.n_selection = 1
     return config
 
