@@ -64,10 +64,12 @@ def test_a_side_that_does_not_come_up() -> None:
         sides.Side("ours", "tests.no_such_module")
 
 
-def test_settings_of_the_process() -> None:
+def test_settings_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")  # as after `host.restart`
     with one(cpu=0) as tuned, one(tuned=False) as plain:
         assert tuned.settings["malloc"] and tuned.settings["pinned"]
         assert tuned.ask("malloc") == {"tunables": "glibc.malloc.hugetlb=1", "cores": 1}
+        assert plain.ask("malloc")["tunables"] == ""
         assert not plain.settings["malloc"] and not plain.settings["huge_pages"]
         pages = 64 * 2**20 // 4096  # of 64 MiB, which the tuned process keeps
         tuned.ask("fault", n=64 * 2**20)

@@ -177,11 +177,11 @@ def test_help_is_quicker_than_jax() -> None:
 
 def test_sizes_are_those_of_the_table(tiny: Tiny) -> None:
     sizes = {"A": (128, 128, 64), "B": (64, 64, 32), "C": (256, 256, 16)}
-    for name, (width, length, batch) in sizes.items():
+    for name, size in sizes.items():
         static = tiny.configs.one(name, {})
         (first, second), spec = static.model.layers, static.task.spec
-        assert (static.model.d_model, spec.length, static.train.batch_size) == sizes[name]
-        assert first == second and first.d_ff == 4 * width and first.n_heads == 4
+        assert (static.model.d_model, spec.length, static.train.batch_size) == size
+        assert first == second and first.d_ff == 4 * size[0] and first.n_heads == 4
         assert spec.input_sizes == (256,) and static.optim.clip == 1.0
     shapes = {static.model.layers[0] for static in tiny.configs.swept("A,12,9", {})}
     assert len(shapes) == 12

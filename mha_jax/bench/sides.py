@@ -57,6 +57,7 @@ class Side:
         command = [str(python or sys.executable), "-m", "mha_jax.bench.side", module]
         command += [] if cpu is None else [f"--cpu={cpu}"]
         env = {**os.environ, **(environment or {}), "PYTHONPATH": str(ROOT)}
+        env.pop("GLIBC_TUNABLES", None)  # what this process was started with is not every side's
         if tuned:
             env["GLIBC_TUNABLES"] = host.HUGE_PAGES
         else:

@@ -45,7 +45,7 @@ class Net(nnx.Module):
         self.readout = nnx.Linear(d, vocab, use_bias=False, rngs=rngs)
 
     def __call__(self, tokens_bt: jax.Array) -> jax.Array:
-        x_btd = self.embed(tokens_bt) + self.positions(jnp.arange(tokens_bt.shape[1]))
+        x_btd = self.embed(tokens_bt) + self.positions(jnp.arange(tokens_bt.shape[1]))[None]
         for block in self.blocks:
             x_btd = block(x_btd)
         return self.readout(self.norm(x_btd))
@@ -63,7 +63,7 @@ def train_step(
 
     loss, grads = nnx.value_and_grad(objective)(model)
     optimizer.update(model, grads)
-    return loss, optax.global_norm(grads)
+    return loss, optax.tree.norm(grads)
 
 
 def build(run: dict[str, Any], n_models: int, read: str) -> dict[str, Any]:
