@@ -173,7 +173,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
     model.kv_init = (
         "mean"  # mean: group mean of the MHA draw times sqrt(g) | fresh: a draw of its own
     )
-    model.kernel = "auto"  # auto | reference | fast
+    # auto | reference | fast | cudnn (GPU, bfloat16) | splash (TPU); auto: what the device has
+    model.kernel = "auto"
     model.compute_dtype = "float32"  # float32 | bfloat16; the softmax is float32 always
     model.cache_dtype = "float32"  # float32 | bfloat16: what keys and values are stored in
 

@@ -63,7 +63,7 @@ class ModelSpec:
     kv_group: int  # with kv_quant: tokens that are quantised together; else 0
     kv_tail: int  # with kv_quant: the newest tokens, which stay as they are; else 0
     kv_init: str  # mean | fresh: how fewer kv heads start (attention/grouped.py)
-    kernel: str  # auto | reference | fast
+    kernel: str  # auto | reference | fast | cudnn | splash
     compute_dtype: str  # float32 | bfloat16
     cache_dtype: str  # float32 | bfloat16: what a key or value is rounded to and stored in
 

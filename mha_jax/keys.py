@@ -67,7 +67,7 @@ KEYS: dict[str, Key] = {
     "model.kv_group": _int(1, 2**16),
     "model.kv_tail": _int(0, 2**20),
     "model.kv_init": _choice("mean", "fresh"),
-    "model.kernel": _choice("auto", "reference", "fast"),
+    "model.kernel": _choice("auto", "reference", "fast", "cudnn", "splash"),
     "model.compute_dtype": _choice("float32", "bfloat16"),
     "model.cache_dtype": _choice("float32", "bfloat16"),
     "match.policy": _choice("none", "d_ff", "d_model", "n_layers"),

@@ -11,7 +11,7 @@ import functools
 import importlib
 from typing import Any
 
-from mha_jax import cost, kv_rules, mixers, rules
+from mha_jax import cost, kernel_rules, kv_rules, mixers, rules
 from mha_jax.config import (
     Hypers,
     LayerSpec,
@@ -80,6 +80,7 @@ def resolve(config: Any) -> tuple[Run | None, list[Problem]]:
         if task_spec is not None:
             problems += rules.window_needs_causal(layers, raw, task_spec, name)
             problems += kv_rules.decodes(layers, got, task_spec, name)
+            problems += kernel_rules.named(layers, got, task_spec)
             problems += rules.no_readout_needs_width(layers, got, task_spec, name)
     problems = list({str(problem): problem for problem in problems}.values())
     sized = not any(p.key.split(".")[0] in ("task", "model", "train", "limits") for p in problems)

@@ -12,6 +12,7 @@ import optax
 
 from mha_jax import cost, loss, optim, rng
 from mha_jax.config import StaticConfig
+from mha_jax.kernel_rules import FUSED
 from mha_jax.model import Model, build
 from mha_jax.tasks import TaskSpec
 
@@ -43,10 +44,19 @@ class Program:
     model: Model
 
     @classmethod
-    def of(cls, static: StaticConfig) -> Program:
-        """The program of a static config."""
-        spec = static.task.spec
-        return cls(static, spec, build(static.model, spec))
+    def of(cls, static: StaticConfig, kernel: str | None = None) -> Program:
+        """The program of a static config.
+
+        Args:
+          static: of a run.
+          kernel: what attention is computed by. None: the config's if it runs on any device, else
+            "fast", which gives equal numbers: so a run is looked at on another device than it was
+            trained on.
+        """
+        if kernel is None:
+            kernel = "fast" if static.model.kernel in FUSED else static.model.kernel
+        spec, model = static.task.spec, dataclasses.replace(static.model, kernel=kernel)
+        return cls(static, spec, build(model, spec))
 
     def sample(self, key: jax.Array, constants: dict[str, jax.Array], n: int) -> Any:
         """A batch of n sequences of the task."""

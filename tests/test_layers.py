@@ -20,12 +20,14 @@ LAYERS = (
     ("config", "rng", "values", "files", "events", "picture", "host", "labels", "packing", "tune")
     + ("mixers", "taskref", "terminal", "flags"),
     ("attention", "loss", "optim", "cost", "layer_cost", "tasks", "keys", "rules", "kv_rules")
-    + ("schema", "load", "changes", "decode_cost", "presets", "accelerators", "budget"),
+    + ("schema", "load", "changes", "decode_cost", "presets", "accelerators", "budget")
+    + ("kernel_rules",),
     ("blocks", "ends", "transformer", "model"),
     ("train", "evaluate", "examine", "analysis", "given", "heads", "sampling", "token_loop")
     + ("decode", "decode_speed"),
     ("group", "match", "members", "sweep", "plan", "writer", "records", "manifest", "checkpoint")
-    + ("store", "tensorboard", "runstate", "idle", "planned", "origin"),
+    + ("store", "tensorboard", "runstate", "idle", "planned", "origin", "placement")
+    + ("kernel_choice",),
     ("lane", "outcome", "branch", "start", "runner", "worker", "progress", "jobs", "pool", "launch")
     + ("stages", "report", "run", "held_out", "gating", "importance", "redundancy", "heads_text")
     + ("slots", "sinks", "convert", "shrink", "prune", "prune_text", "cli", "bench", "stream"),
@@ -125,7 +127,7 @@ def test_configs_and_experiments_stand_alone() -> None:
 @pytest.mark.smoke
 def test_imports_without_jax() -> None:
     names = ["config", "schema", "load", "sweep", "cost", "store", "report", "launch"]
-    names += ["report.pruning", "decode_cost", "presets", "accelerators", "budget"]
+    names += ["report.pruning", "decode_cost", "presets", "accelerators", "budget", "kernel_rules"]
     names += [f"tasks.{name}" for name in task_names()]
     run_without(f"import importlib\nfor n in {names}: importlib.import_module('mha_jax.' + n)")
 

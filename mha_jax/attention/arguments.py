@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# "auto" is the fast form here: a run chooses before it builds its model.
+KERNELS = ("auto", "fast", "reference", "cudnn", "splash")
+
 
 def check_heads(d_model: int, n_heads: int, n_kv_heads: int, d_head: int | None) -> None:
     """Raises:

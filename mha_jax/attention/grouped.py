@@ -16,6 +16,7 @@ from flax import nnx
 
 from mha_jax.attention import cache, core, per_head
 from mha_jax.attention.arguments import (
+    KERNELS,
     check_choice,
     check_heads,
     check_rope,
@@ -65,7 +66,8 @@ class Attention(Kind):
       borrows: keys and values are those of an earlier layer (Brandon et al. 2024), which the
         caller passes on; there are no wk and wv.
       quantised: keys and values are stored in few bits; None: as they are.
-      kernel: `auto` and `fast` are the fast form unless weights are asked for; `reference`.
+      kernel: `auto` and `fast` are the fast form, `cudnn` and `splash` fused kernels of a GPU and
+        a TPU (`kernels.py`), unless weights are asked for; `reference`.
       dtype: of the products; parameters and softmax are float32.
       cache_dtype: what keys and values are rounded to and stored in.
       rngs: `nnx.Rngs`; one `params` key is taken from it, nothing is stored.
@@ -105,7 +107,7 @@ class Attention(Kind):
         check_heads(d_model, n_heads, n_kv_heads, d_head)
         check_share(share, tuple(SHARES), n_heads, n_kv_heads)
         check_choice("kv_init", kv_init, ("mean", "fresh"))
-        check_choice("kernel", kernel, ("auto", "fast", "reference"))
+        check_choice("kernel", kernel, KERNELS)
         check_stored(share, borrows, quantised is not None, window)
         self.n_heads, self.n_kv_heads = n_heads, n_kv_heads
         self.d_head = check_rope(d_model // n_heads if d_head is None else d_head, rope)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from mha_jax.attention import cache, core
-from mha_jax.attention.arguments import check_choice, check_heads, check_rope
+from mha_jax.attention.arguments import KERNELS, check_choice, check_heads, check_rope
 from mha_jax.attention.init import normal
 from mha_jax.attention.kind import Kind, Projected, Whole, switches
 from mha_jax.attention.positions import rope as rotate
@@ -60,7 +60,7 @@ class TiedAttention(Kind):
     ):
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
         check_heads(d_model, n_heads, n_kv_heads, d_head)
-        check_choice("kernel", kernel, ("auto", "fast", "reference"))
+        check_choice("kernel", kernel, KERNELS)
         h = d_model // n_heads if d_head is None else d_head
         if h % 2:
             raise ValueError(f"a tied key has two halves, so d_head={h} must be even")

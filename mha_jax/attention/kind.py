@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from mha_jax.attention import cache, core, fast, per_head, quantised
+from mha_jax.attention import cache, core, kernels, per_head, quantised
 from mha_jax.attention.stops import Context
 from mha_jax.config import LayerSpec, ModelSpec
 
@@ -124,7 +124,9 @@ class Kind(nnx.Module):
             )
             stops |= attended._asdict()
         else:
-            stops["z_btkgh"] = fast.fast(q_btkgh, k_bskh, v_bskh, mask, self.scale, sink_kg)
+            stops["z_btkgh"] = kernels.attend(
+                self.kernel, q_btkgh, k_bskh, v_bskh, mask, self.scale, sink_kg
+            )
         stops["z_btkgh"] = context.put("z_btkgh", stops["z_btkgh"])
         heads_btnh = self.lift(stops["z_btkgh"])
         y, head_out = self.finish(heads_btnh, whole.gate, context)
