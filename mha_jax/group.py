@@ -2,66 +2,69 @@
 
 Axis r: lanes, the runs that one dispatch carries. How lanes execute is the backend's choice. On a
 GPU or TPU a small model is launch-bound and lanes are vmapped; on a CPU vmap saves nothing
-(measured), so a dispatch carries one lane and the runs of a group follow one another through the
-same program.
+(measured), so a device carries one lane and the runs of a group follow one another through the
+same program. Lanes are spread over all local devices (`placement.py`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from mha_jax import evaluate, examine, loss, rng, train
 from mha_jax.analysis import bootstrap, catalogue
 from mha_jax.analysis.scores import Sums
 from mha_jax.config import Hypers, StaticConfig
+from mha_jax.placement import Placement
 from mha_jax.tasks import SPLITS
-
-_MAX_LANES = 64
-
-
-def lane_mode() -> str:
-    """ "sequential" on a CPU, "vmap" on an accelerator."""
-    return "sequential" if jax.default_backend() == "cpu" else "vmap"
-
-
-def n_lanes(n_runs: int, mode: str) -> int:
-    """Lanes of a dispatch: equal for all batches of a group, so that the group compiles once."""
-    if mode == "sequential":
-        return 1
-    n_batches = -(-n_runs // _MAX_LANES)
-    return -(-n_runs // n_batches)
 
 
 class Group:
     """Init, train, evaluate and analyse for `lanes` runs of a static config at a time.
 
     Every method takes and returns trees with a leading lane axis r. Each program is compiled at its
-    first use; the seconds that took are summed in `compile_s`.
+    first use and kept in `executables`; the seconds that took are summed in `compile_s`.
+
+    Args:
+      static: what the runs have in common.
+      lanes: of a dispatch; a multiple of the devices.
+      mode: how a device carries its lanes, as `placement.lane_mode` says.
+      devices: over which lanes are split; none: the default device.
+      kernel: of attention, as `kernel_choice.choose` says; None: as `train.Program.of` does.
 
     Raises:
-      ValueError: lanes that the mode cannot carry, or a corpus that is not the one of the config.
+      ValueError: lanes that the mode or the devices cannot carry, or a corpus that is not the one
+        of the config.
     """
 
-    def __init__(self, static: StaticConfig, lanes: int = 1, mode: str = "sequential"):
-        if mode == "sequential" and lanes != 1:
-            raise ValueError(f"lanes={lanes}: sequential mode carries one lane; use mode='vmap'")
-        self.program = train.Program.of(static)
+    def __init__(
+        self,
+        static: StaticConfig,
+        lanes: int = 1,
+        mode: str = "sequential",
+        devices: Sequence[jax.Device] = (),
+        kernel: str | None = None,
+    ):
+        self.placement = Placement(lanes, mode, devices)
+        self.program = train.Program.of(static, kernel)
         self.static, self.spec = static, self.program.spec
-        self.lanes, self.mode = lanes, mode
+        self.lanes = lanes
         self.compile_s = 0.0
+        self.executables: list[jax.stages.Compiled] = []
         task = static.task
         if task.data_changed:
             raise ValueError(
                 f"the corpus of task {task.name!r} has changed since the run was planned; "
                 "launch again to plan new runs, or put the old text back"
             )
-        self.constants = {split: jax.device_put(task.constants(split)) for split in SPLITS}
+        self.constants = {
+            split: jax.device_put(task.constants(split), self.placement.everywhere)
+            for split in SPLITS
+        }
         self.documents = task.documents()
         program = self.program
         self._init = self._compiled(
@@ -100,25 +103,23 @@ class Group:
     ) -> Callable[..., Any]:
         """`function` over lanes in its first `mapped` arguments, compiled ahead of its first call
         with such shapes."""
-
-        def over_lanes(*args: Any) -> Any:
-            if self.mode == "vmap":
-                axes = tuple(0 if i < mapped else None for i in range(len(args)))
-                return jax.vmap(function, in_axes=axes)(*args)
-            lane = jax.tree.map(lambda x: x[0], args[:mapped])
-            return jax.tree.map(lambda x: x[None], function(*lane, *args[mapped:]))
-
-        jitted = jax.jit(over_lanes, donate_argnums=(0,) if donate else ())
-        executables: dict[Any, Any] = {}
+        over_lanes = self.placement.over_lanes(function, mapped)
+        by_shapes: dict[Any, jax.stages.Compiled] = {}
 
         def call(*args: Any) -> Any:
             # The splits of a corpus differ in length: one program each.
             shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(args))
-            if shapes not in executables:
+            if shapes not in by_shapes:
                 start = time.perf_counter()
-                executables[shapes] = jitted.lower(*args).compile()
+                jitted = jax.jit(
+                    over_lanes,
+                    donate_argnums=(0,) if donate else (),
+                    **self.placement.shardings(mapped, len(args)),
+                )
+                by_shapes[shapes] = jitted.lower(*args).compile()
+                self.executables.append(by_shapes[shapes])
                 self.compile_s += time.perf_counter() - start
-            return executables[shapes](*args)
+            return by_shapes[shapes](*args)
 
         return call
 
@@ -128,12 +129,17 @@ class Group:
         if not 0 < len(runs) <= self.lanes:
             raise ValueError(f"{len(runs)} runs do not fit {self.lanes} lanes")
         padded = runs + [runs[-1]] * (self.lanes - len(runs))
-        return train.HyperArrays(
-            jnp.asarray([h.seed for h in padded], jnp.uint32),
-            jnp.asarray([h.data_seed for h in padded], jnp.uint32),
-            jnp.asarray([h.lr for h in padded], jnp.float32),
-            jnp.asarray([h.weight_decay for h in padded], jnp.float32),
+        arrays = train.HyperArrays(
+            np.asarray([h.seed for h in padded], np.uint32),
+            np.asarray([h.data_seed for h in padded], np.uint32),
+            np.asarray([h.lr for h in padded], np.float32),
+            np.asarray([h.weight_decay for h in padded], np.float32),
         )
+        return jax.device_put(arrays, self.placement.split)
+
+    def lane(self, state: train.State, r: int) -> train.State:
+        """The state of lane r alone, its arrays [1, ...]."""
+        return self.placement.lane(state, r)
 
     def init(self, hypers: train.HyperArrays) -> train.State:
         """States at step 0."""

@@ -196,7 +196,7 @@ def _record_environment(
     `before` is the directory of the run that goes on: this one, or the one it branches from.
     """
     path = directory / "run.json"
-    sessions, lost = [], False
+    now, sessions, lost = _conditions(environment), [], False
     if before is not None:
         try:
             sessions = json.loads((before / "run.json").read_bytes())["sessions"]
@@ -205,9 +205,9 @@ def _record_environment(
     changed = sorted(
         {
             key
-            for earlier in sessions
-            for key in ("device", "threads", "lane_mode", "source", "versions")
-            if earlier.get(key) != environment[key]
+            for earlier in map(_conditions, sessions)
+            for key, value in now.items()
+            if earlier[key] != value
         }
     )
     if lost:
@@ -217,3 +217,10 @@ def _record_environment(
         emit({"event": "note", "text": f"{directory.name}: {text}"})
     sessions = [*sessions, environment]
     write_json_atomic(path, {**environment, "mixed": lost or bool(changed), "sessions": sessions})
+
+
+def _conditions(environment: dict[str, Any]) -> dict[str, Any]:
+    """What the bits of a run depend on beside its config, as `run.json` records it."""
+    names = ("device", "threads", "lane_mode", "lanes_per_device", "source", "versions")
+    kernel = environment.get("kernels", {}).get("used")
+    return {**{name: environment.get(name) for name in names}, "kernel": kernel}

@@ -17,9 +17,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from mha_jax import config, decode_speed, optim, runstate
-from mha_jax.group import Group, lane_mode, n_lanes
+from mha_jax import config, decode_speed, kernel_choice, optim, runstate
+from mha_jax.group import Group
 from mha_jax.lane import Emit, Lane
+from mha_jax.placement import lane_mode, lanes_that_fit, n_lanes
 
 
 def run_group(directories: list[Path], emit: Emit, environment: dict[str, Any]) -> None:
@@ -35,22 +36,22 @@ def run_group(directories: list[Path], emit: Emit, environment: dict[str, Any]) 
         runs = [
             config.run_from_json(json.loads((d / "config.json").read_text())) for d in directories
         ]
-        mode = lane_mode()
-        group = Group(runs[0].static, n_lanes(len(runs), mode), mode)
+        static, mode = runs[0].static, lane_mode()
+        devices = jax.local_devices()[: len(runs)]
+        most = lanes_that_fit(static, devices[0])
+        choice = kernel_choice.choose(static, devices[0])
+        n = n_lanes(len(runs), mode, len(devices), most)
+        group = Group(static, n, mode, devices, choice.used)
     except Exception as error:
         _record_failures(directories, error, emit)
         return
+    if choice.fallback:
+        text = f"model.kernel={choice.wanted!r}: {choice.used}, since {choice.why}"
+        emit({"event": "note", "text": f"{directories[0].name}: {text}"})
+    told = {**environment, **group.placement.record(), "kernels": choice._asdict()}
     for start in range(0, len(runs), group.lanes):
-        some = directories[start : start + group.lanes]
-        lanes: list[Lane] = []
-        for directory, run in zip(some, runs[start : start + group.lanes], strict=True):
-            emit({"event": "start", "run": run.hash})
-            try:
-                fresh = jax.tree.map(lambda x: x[:1], group.init(group.hypers([run.hypers])))
-                told = {**environment, "lane_mode": mode}
-                lanes.append(Lane.open(directory, fresh, group.spec, told, emit))
-            except Exception as error:
-                _record_failures([directory], error, emit)
+        some = slice(start, start + group.lanes)
+        lanes = _open(group, directories[some], runs[some], told, emit)
         try:
             # A dispatch has one step count: lanes that resume from different steps go one after
             # another.
@@ -61,6 +62,30 @@ def run_group(directories: list[Path], emit: Emit, environment: dict[str, Any]) 
                 with contextlib.suppress(Exception):
                     lane.close()
             _record_failures([lane.directory for lane in lanes], error, emit)
+
+
+def _open(
+    group: Group,
+    directories: list[Path],
+    runs: list[config.Run],
+    environment: dict[str, Any],
+    emit: Emit,
+) -> list[Lane]:
+    """The runs that can be opened, each where it stands; the others are recorded as failed."""
+    for run in runs:
+        emit({"event": "start", "run": run.hash})
+    try:
+        fresh = group.init(group.hypers([run.hypers for run in runs]))
+    except Exception as error:
+        _record_failures(directories, error, emit)
+        return []
+    told, lanes = {**environment, "padded_lanes": group.lanes - len(runs)}, []
+    for r, directory in enumerate(directories):
+        try:
+            lanes.append(Lane.open(directory, group.lane(fresh, r), group.spec, told, emit))
+        except Exception as error:
+            _record_failures([directory], error, emit)
+    return lanes
 
 
 def _record_failures(directories: list[Path], error: Exception, emit: Emit) -> None:
@@ -112,7 +137,7 @@ def drive(group: Group, lanes: list[Lane], step: int, emit: Emit) -> None:
         due = over or step % log["checkpoint_every"] == 0 or step in trunk_ends
         if due and step > 0 and step != on_record and not lost:
             for r, lane in enumerate(lanes):
-                own = jax.tree.map(lambda x, r=r: x[r : r + 1], state)
+                own = group.lane(state, r)
                 lane.save(step, own, evaluated[r][spec.metric] if fresh and evaluated else None)
         if over:
             break
@@ -149,7 +174,8 @@ def drive(group: Group, lanes: list[Lane], step: int, emit: Emit) -> None:
 
     tested, heads = _valid(group.evaluate(state, "test"), diverged_at), group.examine(state)
     documents = group.document_losses(state)
-    decoding = decode_speed.of(group.program, jax.tree.map(lambda x: x[0], state.params))
+    params = jax.tree.map(lambda x: x[0], group.lane(state, 0).params)
+    decoding = decode_speed.of(group.program, params)
     for r, lane in enumerate(lanes):
         lane.finish(step, int(diverged_at[r]), tested[r], heads[r], documents[r], decoding)
         event = {"event": "done", "run": lane.run.hash, "name": spec.metric}

@@ -11,7 +11,7 @@ from synthetic import static
 
 from mha_jax import train
 from mha_jax.config import Hypers
-from mha_jax.group import Group, n_lanes
+from mha_jax.group import Group
 
 pytestmark = pytest.mark.smoke  # also on the second stack of libraries
 
@@ -82,17 +82,6 @@ def test_missing_lanes_are_padded():
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[:2], b[:2]), two, three)
     with pytest.raises(ValueError, match="4 runs do not fit 3 lanes"):
         group.hypers([*RUNS, RUNS[0]])
-
-
-def test_sequential_mode_carries_one_lane():
-    with pytest.raises(ValueError, match="one lane"):
-        Group(SMALL, lanes=2)
-
-
-@pytest.mark.parametrize("runs, lanes", [(1, 1), (64, 64), (65, 33), (130, 44)])
-def test_vmapped_batches_are_equal_in_size(runs, lanes):
-    assert n_lanes(runs, "vmap") == lanes
-    assert n_lanes(runs, "sequential") == 1
 
 
 def test_evaluation_is_the_same_for_every_run_and_split_apart():

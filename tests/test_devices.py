@@ -1,0 +1,79 @@
+"""How many lanes a dispatch carries, and lanes over several devices."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from synthetic import static
+
+from mha_jax import cost
+from mha_jax.group import Group
+from mha_jax.placement import lanes_that_fit, n_lanes
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize("runs, lanes", [(1, 1), (64, 64), (65, 33), (130, 44)])
+def test_vmapped_batches_are_equal_in_size(runs: int, lanes: int) -> None:
+    assert n_lanes(runs, "vmap") == lanes
+    assert n_lanes(runs, "sequential") == 1
+
+
+@pytest.mark.parametrize(
+    "runs, n_devices, most, lanes",
+    [(11, 8, 64, 16), (8, 8, 64, 8), (513, 8, 64, 264), (11, 1, 4, 4), (11, 8, 1, 8)],
+)
+def test_every_device_has_as_many_lanes(runs: int, n_devices: int, most: int, lanes: int) -> None:
+    assert n_lanes(runs, "vmap", n_devices, most) == lanes
+    assert n_lanes(runs, "sequential", n_devices, most) == n_devices
+
+
+def test_memory_bounds_the_lanes() -> None:
+    spec = static("relations")
+
+    def device(limit: int | None) -> SimpleNamespace:
+        stats = None if limit is None else {"bytes_limit": limit}
+        return SimpleNamespace(memory_stats=lambda: stats)
+
+    needed = cost.memory_bytes(spec)
+    assert lanes_that_fit(spec, device(5 * needed + 1)) == 5
+    assert lanes_that_fit(spec, device(needed // 2)) == 1  # the estimate is from above: try
+    assert lanes_that_fit(spec, device(10**6 * needed)) == 64
+    assert lanes_that_fit(spec, device(None)) == 64
+
+
+def test_sequential_mode_carries_one_lane() -> None:
+    with pytest.raises(ValueError, match="one lane a device"):
+        Group(static("relations"), lanes=2)
+
+
+@pytest.mark.slow
+def test_on_eight_virtual_devices(tmp_path: Path) -> None:
+    settings = {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        "JAX_PLATFORMS": "cpu",
+        # The runner compiles again what a test before it has compiled.
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "tests/on_eight_devices.py",
+        ],
+        cwd=ROOT,
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
