@@ -19,6 +19,7 @@ from mha_jax import runner
 from mha_jax.checkpoint import Checkpoints
 from mha_jax.config import Hypers, StaticConfig
 from mha_jax.group import Group
+from mha_jax.kernel_choice import Choice
 from mha_jax.placement import n_lanes
 
 HYPERS = [Hypers(seed, seed % 3, (3e-3, 1e-3)[seed % 2], 0.1 * (seed % 2)) for seed in range(11)]
@@ -188,7 +189,10 @@ def test_runs_go_on_under_another_number_of_devices(tmp_path: Any, groups: list[
 def test_padded_lanes_are_marked_and_dropped(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, groups: list[Group]
 ) -> None:
+    """And what is recorded of a kernel that is not used reaches the user and each run."""
+    fell_back = Choice("auto", "fast", "splash fails here", fallback=True)
     monkeypatch.setattr(runner, "lane_mode", lambda: "vmap")
+    monkeypatch.setattr(runner.kernel_choice, "choose", lambda *_: fell_back)
     events: list[dict[str, Any]] = []
     spec = small("text", length=16)
     spec = dataclasses.replace(spec, task=dataclasses.replace(spec.task, data_hash=""))
@@ -198,8 +202,10 @@ def test_padded_lanes_are_marked_and_dropped(
     for directory in directories:
         told = json.loads((directory / "run.json").read_text())
         assert told["n_devices"] == 8 and told["lanes_per_device"] == 2
-        assert told["padded_lanes"] == 5
+        assert told["padded_lanes"] == 5 and told["kernels"] == fell_back._asdict()
         assert json.loads((directory / "summary.json").read_text())["status"] == "done"
+    notes = [event["text"] for event in events if event["event"] == "note"]
+    assert len(notes) == 1 and "model.kernel='auto': fast, since splash fails here" in notes[0]
     # Init, chunk, two evaluations, look, compare, repeated tokens, documents.
     assert len(groups[0].executables) == 8
     assert_apart(groups[0])

@@ -59,6 +59,8 @@ TYPOS = [
     Bad("task.name", "c.task.name = 'relation'", says="did you mean relations"),
     Bad("model.positions", "c.model.positions = 'rop'", says="did you mean rope"),
     Bad("model.kernel", "c.model.kernel = 'Fast'", says="'auto', 'reference', 'fast'"),
+    Bad("model.kernel", "c.model.kernel = 'splash'", says="blocks of 128 .* task has 13"),
+    Bad("model.kernel", "c.model.kernel = 'cudnn'", says="model.compute_dtype='bfloat16'"),
     Bad("model.n_heads", "del c.model.n_heads", says="is missing"),
     Bad("train", "del c.train", says="is missing"),
     Bad("task.relations.n_values", "del c.task.relations.n_values", says="is missing"),

@@ -7,11 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from synthetic import static
+from synthetic import make_run, static
 
-from mha_jax import cost
+from mha_jax import cost, runner
 from mha_jax.group import Group
 from mha_jax.placement import lanes_that_fit, n_lanes
 
@@ -50,6 +51,18 @@ def test_memory_bounds_the_lanes() -> None:
 def test_sequential_mode_carries_one_lane() -> None:
     with pytest.raises(ValueError, match="one lane a device"):
         Group(static("relations"), lanes=2)
+
+
+def test_a_named_kernel_that_cannot_run_here_is_refused(tmp_path: Path) -> None:
+    spec = static("text", 2, d_head=8, length=128, model={"kernel": "splash"})
+    directory = make_run(tmp_path, spec, status="unfinished")
+    events: list[dict[str, Any]] = []
+    runner.run_group([directory], events.append, {})
+    (failed,) = events
+    assert failed["event"] == "failed"
+    assert "model.kernel='splash' does not run on a cpu" in failed["error"]
+    assert "choose 'auto'" in failed["error"] and "\n" not in failed["error"]
+    assert not (directory / "checkpoints").exists()
 
 
 @pytest.mark.slow
