@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from mha_jax.attention.init import fold, normal
+from mha_jax.attention.product import product
 from mha_jax.config import ModelSpec
 
 
@@ -21,7 +22,7 @@ class Linear(nnx.Module):
         self.dtype = dtype
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = x.astype(self.dtype) @ self.w[...].astype(self.dtype)
+        y = product(x, self.w[...], self.dtype)
         return y if self.b is None else y + self.b[...].astype(self.dtype)[None]
 
 

@@ -33,10 +33,14 @@ def jacobian_blocks(answer: Callable[[jax.Array], jax.Array], z_btnh: jax.Array)
     b, t, n, h = z_btnh.shape
     _check(jax.eval_shape(answer, z_btnh).shape[-1], n)
 
+    out_btc, pulled = jax.vjp(answer, z_btnh)
+
     def of_entry(i: jax.Array) -> jax.Array:
         tangent = jax.nn.one_hot(i, n * h).reshape(1, 1, n, h)
         moved = jnp.broadcast_to(tangent, z_btnh.shape).astype(z_btnh.dtype)
-        _, column_btc = jax.jvp(answer, (z_btnh,), (moved,))
+        # The linear map is turned twice, in place of a forward derivative, which the products of
+        # bfloat16 models do not have (attention/product.py).
+        (column_btc,) = jax.vjp(pulled, jnp.zeros_like(out_btc))[1]((moved,))
         return jnp.square(column_btc).mean((0, 1)).reshape(n, -1).sum(-1)
 
     squares_es = jax.lax.map(of_entry, jnp.arange(n * h))

@@ -26,6 +26,7 @@ from mha_jax.attention.arguments import (
 from mha_jax.attention.init import normal
 from mha_jax.attention.kind import Kind, Projected, Whole, switches
 from mha_jax.attention.positions import rope as rotate
+from mha_jax.attention.product import product
 from mha_jax.attention.quantised import Quantised
 from mha_jax.attention.stops import Context
 from mha_jax.config import LayerSpec, ModelSpec
@@ -215,7 +216,7 @@ class Attention(Kind):
         matrices = [getattr(self, f"w{letter}")[...] for letter in letters]
         if not letters:
             return {}
-        y = x.astype(self.dtype) @ jnp.concatenate(matrices, axis=1).astype(self.dtype)
+        y = product(x, jnp.concatenate(matrices, axis=1), self.dtype)
         if self.bq is not None:
             biases = jnp.concatenate([getattr(self, f"b{letter}")[...] for letter in letters])
             y = y + biases.astype(self.dtype)[None]

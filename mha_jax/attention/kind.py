@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from mha_jax.attention import cache, core, kernels, per_head, quantised
+from mha_jax.attention.product import product
 from mha_jax.attention.stops import Context
 from mha_jax.config import LayerSpec, ModelSpec
 
@@ -143,7 +144,8 @@ class Kind(nnx.Module):
             heads_btnh = heads_btnh * context.head_mask.astype(self.dtype).reshape(-1, 1, n, 1)
         heads = per_head.gated(heads_btnh.reshape(b * t, n * h), gate)
         wo = None if self.wo is None else self.wo[...].astype(self.dtype)
-        y, told = heads if wo is None else heads @ wo, {}
+        y = heads if self.wo is None else product(heads, self.wo[...], self.dtype)
+        told: dict[str, jax.Array] = {}
         if context.wants_stops or "head_out_btnd" in context.replace:
             out_btnd = per_head.head_out(heads.reshape(b, t, n, h), wo)
             told["head_out_btnd"] = context.put("head_out_btnd", out_btnd)
@@ -206,7 +208,7 @@ class Kind(nnx.Module):
 
     def times(self, x: jax.Array, name: str) -> jax.Array:
         """Rows, of the products' dtype, times w<name>, plus b<name> where there is one."""
-        y = x @ getattr(self, f"w{name}")[...].astype(self.dtype)
+        y = product(x, getattr(self, f"w{name}")[...], self.dtype)
         bias = getattr(self, f"b{name}", None)
         return y if bias is None else y + bias[...].astype(self.dtype)[None]
 
