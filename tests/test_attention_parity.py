@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from mha_jax.attention import blocked as blocked_form
 from mha_jax.attention import core
 from mha_jax.attention import fast as fast_form
 from mha_jax.attention.grouped import Attention
 
 # (b, t, k, g, h), mask. Lengths below 17 take the product in letters, from there on folded rows, in
-# chunks where the mask lets one skip keys, and above 512 in chunks that are made again.
+# chunks where the mask lets one skip keys, and above 512 in chunks that are made again. Blocks are
+# of 128 keys and of 256 rows, and the last ones of 150, 200, 530 and 600 positions are not full.
 CASES = [
     ((2, 1, 2, 2, 4), core.Mask("causal")),
     ((1, 1, 1, 1, 1), core.Mask("full")),
@@ -89,7 +91,10 @@ def test_both_forms_are_the_formula_and_what_jax_says(shape, mask, assert_close)
     def reference(q, k, v):
         return core.reference(q, k, v, mask, scale).z_btkgh
 
-    forms = (fast, reference, peer)
+    def blocked(q, k, v):
+        return blocked_form.blocked(q * scale, k, v, mask)
+
+    forms = (fast, reference, peer, *([blocked] if t >= 40 else []))
     results = jax.jit(lambda *args: [value_and_grads(form, *args) for form in forms])(*inputs)
     for actual in results:
         assert_close(actual, desired)
@@ -106,10 +111,67 @@ def test_a_query_that_sees_nothing_gets_nothing(length):
     def reference(q, k, v):
         return core.reference(q, k, v, mask, 1.0).z_btkgh
 
-    forms = (fast, reference)
+    def blocked(q, k, v):
+        return blocked_form.blocked(q, k, v, mask)
+
+    forms = (fast, reference, blocked)
     results = jax.jit(lambda *args: [value_and_grads(form, *args) for form in forms])(*inputs)
     for part in jax.tree.leaves(results):
         assert np.all(np.asarray(part) == 0)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(
+    ("length", "mask"),
+    [(150, core.Mask("causal")), (300, core.Mask("causal", window=40, n_sinks=2))],
+    ids=str,
+)
+def test_blocks_with_sinks_and_values_of_another_width(length, mask, dtype, assert_close):
+    """Also under vmap, and the gradients of the sinks' logits."""
+    b, k, g, h, width = 2, 2, 3, 4, 6
+    keys = jax.random.split(jax.random.key(0), 5)
+    shapes = ((b, length, k, g, h), (b, length, k, h), (b, length, k, width), (k, g))
+    inputs = [jax.random.normal(key, s) for key, s in zip(keys, shapes, strict=False)]
+    inputs = [x.astype(dtype) for x in inputs[:3]] + [inputs[3]]
+    dz = jax.random.normal(keys[4], (b, length, k, g, width))
+
+    def pulled(form, *inputs):
+        z, pull = jax.vjp(form, *inputs)
+        return z, *pull(dz.astype(z.dtype))
+
+    def blocks(q, key, v, sink_kg):
+        return jax.vmap(lambda *one: blocked_form.blocked(*one, mask, sink_kg))(
+            *(x[:, None] for x in (q, key, v))
+        )[:, 0]
+
+    def reference(q, key, v, sink_kg):
+        wide = (x.astype(jnp.float32) for x in (q, key, v))
+        return core.reference(*wide, mask, 1.0, sink_kg=sink_kg).z_btkgh
+
+    ours, want = jax.jit(lambda *args: [pulled(form, *args) for form in (blocks, reference)])(
+        *inputs
+    )
+    assert [x.dtype for x in ours[1:]] == [x.dtype for x in inputs]
+    if dtype == jnp.float32:
+        assert_close(ours, want)
+    else:  # weights and their gradients are rounded to 8 bits, 0.4 %, one after the other
+        for actual, desired in zip(ours, want, strict=True):
+            error = np.abs(np.asarray(actual, np.float32) - np.asarray(desired, np.float32)).max()
+            assert error < 0.02 * np.abs(np.asarray(desired, np.float32)).max()
+
+
+def test_long_sequences_go_in_blocks(monkeypatch, assert_close):
+    """Where one core or length says so; and the module says the same then."""
+    monkeypatch.setattr(fast_form.host, "cores", lambda: [0])
+    assert fast_form.in_blocks(257) and not fast_form.in_blocks(256)
+    attention = Attention(12, 6, 3, window=50, sink_logit=True, rngs=nnx.Rngs(0))
+    x = jax.random.normal(jax.random.key(1), (1, 300, 12))
+    in_blocks = attention(x)
+    assert "while" in str(jax.make_jaxpr(lambda x: attention(x))(x))
+    monkeypatch.setattr(fast_form.host, "cores", lambda: [0, 1])
+    assert fast_form.in_blocks(2049) and not fast_form.in_blocks(2048)
+    assert "while" not in str(jax.make_jaxpr(lambda x: attention(x))(x))
+    assert_close(in_blocks, attention(x))
 
 
 @pytest.mark.parametrize("mask", [core.Mask("causal"), core.Mask("full")])

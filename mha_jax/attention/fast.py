@@ -9,11 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mha_jax import host
+from mha_jax.attention.blocked import blocked
 from mha_jax.attention.core import LOWEST, Mask
 
 # Measured on one x86 core with jax 0.10 and 0.12, forward and backward.
 SHORT_LENGTH = 16  # up to here products in letters are quicker than folded rows
 DIRECT_LENGTH = 512  # up to here the scores are kept for the backward pass
+# From above here block by block: on one core that is quicker, and several work together on the
+# larger products of a chunk.
+_BLOCKED_LENGTH = {"one core": 256, "several": 2048}
 
 
 def fast(
@@ -28,10 +33,14 @@ def fast(
 
     The sum of the exponentials divides z and not the weights, which saves a pass over [t, s].
     Queries go in chunks where a chunk can then skip keys that none of its queries sees, and always
-    above `DIRECT_LENGTH`, where a chunk's scores are made again in the backward pass.
+    above `DIRECT_LENGTH`, where a chunk's scores are made again in the backward pass. Long
+    sequences on a CPU go block by block.
     """
-    length, visible_ts = q_btkgh.shape[1], mask.table(q_btkgh.shape[1])
+    length = q_btkgh.shape[1]
     q_btkgh = q_btkgh * scale
+    if in_blocks(length):
+        return blocked(q_btkgh, k_bskh, v_bskh, mask, sink_kg).astype(v_bskh.dtype)
+    visible_ts = mask.table(length)
     if length <= SHORT_LENGTH:
         return _letters(q_btkgh, k_bskh, v_bskh, visible_ts, sink_kg).astype(v_bskh.dtype)
     k_bksh, v_bksh = k_bskh.transpose(0, 2, 1, 3), v_bskh.transpose(0, 2, 1, 3)
@@ -47,6 +56,13 @@ def fast(
         chunks.append(chunk(q, _take(k_bksh, read), _take(v_bksh, read)))
     z_bktgh = jnp.concatenate(chunks, axis=2) if len(chunks) > 1 else chunks[0]
     return z_bktgh.transpose(0, 2, 1, 3, 4).astype(v_bskh.dtype)
+
+
+def in_blocks(length: int) -> bool:
+    """Whether `fast` takes `blocked` for sequences of this length, in this process."""
+    one = len(host.cores()) == 1
+    least = _BLOCKED_LENGTH["one core" if one else "several"]
+    return jax.default_backend() == "cpu" and length > least
 
 
 def chunk_length(visible_ts: np.ndarray) -> int:
