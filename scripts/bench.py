@@ -63,7 +63,18 @@ from mha_jax.terminal import leave  # noqa: E402
 from mha_jax.values import nearest  # noqa: E402
 
 # Modules of mha_jax.bench; `asked.py` says what such a module has.
-BENCHES = ("train", "sweep", "whole", "compile", "growth", "help", "overhead", "decode_growth")
+BENCHES = (
+    "train",
+    "sweep",
+    "whole",
+    "compile",
+    "growth",
+    "help",
+    "overhead",
+    "attention",
+    "decode",
+)
+BENCHES += ("decode_growth",)
 
 
 def main(argv: list[str]) -> int:

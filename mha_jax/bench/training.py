@@ -61,13 +61,15 @@ class Compared:
     took: Mapping[str, Took]
     parity: Mapping[str, Mapping[str, Any]]
 
-    def row(self, name: str, peer: str, must: float, aim: float, *, of: str = "ours") -> Row:
+    def row(
+        self, name: str, peer: str, must: float | None, aim: float | None, *, of: str = "ours"
+    ) -> Row:
         """Time of a team over that of ours.
 
         Args:
           name: of the row.
           peer: a team; the one called "<peer> plain" is told beside it.
-          must, aim: bounds of the ratio.
+          must, aim: bounds of the ratio; None: none.
           of: which team is ours.
         """
         if peer not in self.took:
