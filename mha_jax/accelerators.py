@@ -30,4 +30,18 @@ ACCELERATORS = {
     "tpu-v4": Accelerator(32 * 10**9, 1.2e12, 275e12, f"{_TPU}, v4"),
     "tpu-v5e": Accelerator(16 * 10**9, 8.19e11, 197e12, f"{_TPU}, v5e"),
     "tpu-v5p": Accelerator(95 * 10**9, 2.765e12, 459e12, f"{_TPU}, v5p"),
+    "tpu-v6e": Accelerator(32 * 10**9, 1.64e12, 918e12, f"{_TPU}, v6e"),
+}
+
+# By the name that jax gives to a device of this kind.
+BY_KIND = {
+    "NVIDIA A100-SXM4-40GB": "a100-40gb",
+    "NVIDIA A100-SXM4-80GB": "a100-80gb",
+    "NVIDIA H100 80GB HBM3": "h100-80gb",
+    "NVIDIA H200": "h200",
+    "NVIDIA GeForce RTX 4090": "rtx-4090",
+    "TPU v4": "tpu-v4",
+    "TPU v5 lite": "tpu-v5e",
+    "TPU v5": "tpu-v5p",
+    "TPU v6 lite": "tpu-v6e",
 }

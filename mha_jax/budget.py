@@ -13,7 +13,7 @@ from typing import Any
 from mha_jax import cost, decode_cost
 from mha_jax.accelerators import Accelerator
 from mha_jax.decode_cost import LanguageModel
-from mha_jax.terminal import table
+from mha_jax.terminal import si, table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,27 +127,19 @@ def _cells(told: dict[str, Any]) -> list[str]:
     return [
         told["model"],
         told["variant"],
-        _si(told["n_params"]) + (f" ({_si(told['n_params_active'])})" if _sparse(told) else ""),
+        si(told["n_params"]) + (f" ({si(told['n_params_active'])})" if _sparse(told) else ""),
         f"{told['kv_bytes_per_token']:,.0f}",
         f"{told['ratio_to_mha']:.1%}",
-        *(_si(told[key]) for key in (*sizes, "prefill_flops", "decode_flops")),
+        *(si(told[key]) for key in (*sizes, "prefill_flops", "decode_flops")),
         f"{told['flops_per_byte']:.3g}",
     ]
-
-
-def _si(n: float) -> str:
-    """Four digits, and the power of 1000."""
-    power = 0
-    while abs(n) >= 999.95 and power < 6:
-        n, power = n / 1000, power + 1
-    return f"{n:.4g} {' kMGTPE'[power]}".strip()
 
 
 def _device_lines(
     rows: Sequence[dict[str, Any]], load: Load, name: str, accelerator: Accelerator
 ) -> list[str]:
     each = f"{load.n_devices} x {name}" if load.n_devices > 1 else name
-    memory, speed, flops = (_si(x) for x in accelerator[:3])
+    memory, speed, flops = (si(x) for x in accelerator[:3])
     lines = [
         f"{each}: {memory}B, {speed}B/s, {flops}FLOP/s in bfloat16 ({accelerator.source})",
         "activations not counted; times are the least that these allow",
@@ -159,7 +151,7 @@ def _device_lines(
         times = [f"{told['step_s'] * 1e3:.4g}", told["step_bound"], f"{told['tokens_per_s']:,.0f}"]
         times.append("?" if told["prefill_s"] is None else f"{told['prefill_s']:.3g}")
         most = told["largest_batch"]
-        held = [_si(told["bytes_on_device"]), "any" if most is None else f"{most:,}"]
+        held = [si(told["bytes_on_device"]), "any" if most is None else f"{most:,}"]
         body.append(
             [told["model"], "yes", *held, *times]
             if told["fits"]

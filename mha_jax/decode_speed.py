@@ -1,4 +1,4 @@
-"""How fast a model decodes: one sequence, with a cache that is full but for the next tokens."""
+"""How fast a model decodes, with a cache that is full but for the next tokens."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _REPS = 3
 
 
 class Full:
-    """A decoder whose cache has room for `capacity` tokens and is asked for the last ones. What
-    stands in a slot does not change what a step costs.
+    """A decoder whose cache has room for `capacity` tokens of each of `b` sequences and is asked
+    for the last ones. What stands in a slot does not change what a step costs.
     """
 
-    def __init__(self, decoder: Decoder, capacity: int):
+    def __init__(self, decoder: Decoder, capacity: int, b: int = 1):
         self.n = min(STEPS, capacity - 1)
-        self._decoder, self._state = decoder, decoder.prefill([[0]], capacity)
+        self._decoder, self._state = decoder, decoder.prefill([[0]] * b, capacity)
 
     def step_s(self) -> float:
         """Seconds of a step, over one dispatch; the first compiles."""
-        length_b = jnp.full(1, self._state.capacity - self.n, jnp.int32)
+        length_b = jnp.full_like(self._state.length_b, self._state.capacity - self.n)
         state = dataclasses.replace(self._state, length_b=length_b)
         start = time.perf_counter()
         _, self._state = self._decoder.generate(state, self.n)

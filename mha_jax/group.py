@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from mha_jax import evaluate, examine, loss, rng, train
+from mha_jax import evaluate, examine, loss, programs, rng, train
 from mha_jax.analysis import bootstrap, catalogue
 from mha_jax.analysis.scores import Sums
 from mha_jax.config import Hypers, StaticConfig
@@ -66,44 +66,12 @@ class Group:
             for split in SPLITS
         }
         self.documents = task.documents()
-        program = self.program
-        self._init = self._compiled(
-            lambda hypers: train.init(program, hypers),
-            mapped=1,
-        )
-        self._chunk = self._compiled(
-            lambda state, hypers, constants, n: train.train_chunk(
-                program, state, hypers, constants, n
-            ),
-            mapped=2,
-            donate=True,
-        )
-        self._eval = self._compiled(
-            lambda params, constants, draw, n: evaluate.evaluate(
-                program, params, constants, draw, n
-            ),
-            mapped=1,
-        )
-        self._document_losses = self._compiled(
-            lambda params, windows, index: evaluate.document_losses(
-                program, params, windows, index, len(self.documents.names)
-            ),
-            mapped=1,
-        )
-        self._look = self._compiled(
-            lambda params, constants, i: examine.look(program, params, constants, i), mapped=1
-        )
-        self._repeated = self._compiled(lambda params: examine.repeated(program, params), mapped=1)
-        self._compare = self._compiled(
-            lambda params, constants, i: examine.compare(program, params, constants, i), mapped=1
-        )
+        functions = programs.of(self.program, self.documents)
+        self._calls = {name: self._compiled(one) for name, one in functions.items()}
 
-    def _compiled(
-        self, function: Callable[..., Any], mapped: int, donate: bool = False
-    ) -> Callable[..., Any]:
-        """`function` over lanes in its first `mapped` arguments, compiled ahead of its first call
-        with such shapes."""
-        over_lanes = self.placement.over_lanes(function, mapped)
+    def _compiled(self, one: programs.LaneFunction) -> Callable[..., Any]:
+        """A function of one lane over all of them, compiled ahead of its first call with such
+        shapes."""
         by_shapes: dict[Any, jax.stages.Compiled] = {}
 
         def call(*args: Any) -> Any:
@@ -111,12 +79,7 @@ class Group:
             shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(args))
             if shapes not in by_shapes:
                 start = time.perf_counter()
-                jitted = jax.jit(
-                    over_lanes,
-                    donate_argnums=(0,) if donate else (),
-                    **self.placement.shardings(mapped, len(args)),
-                )
-                by_shapes[shapes] = jitted.lower(*args).compile()
+                by_shapes[shapes] = self.placement.jitted(one, len(args)).lower(*args).compile()
                 self.executables.append(by_shapes[shapes])
                 self.compile_s += time.perf_counter() - start
             return by_shapes[shapes](*args)
@@ -143,7 +106,7 @@ class Group:
 
     def init(self, hypers: train.HyperArrays) -> train.State:
         """States at step 0."""
-        return self._init(hypers)
+        return self._calls["init"](hypers)
 
     def train_chunk(
         self, state: train.State, hypers: train.HyperArrays, n: int
@@ -153,7 +116,7 @@ class Group:
         Returns:
           The states, and the mean of each scalar of a step, [r].
         """
-        state, total = self._chunk(state, hypers, self.constants["train"], np.int32(n))
+        state, total = self._calls["train"](state, hypers, self.constants["train"], np.int32(n))
         return state, {key: np.asarray(value) / n for key, value in total.items()}
 
     def evaluate(self, state: train.State, split: str) -> list[dict[str, float]]:
@@ -163,7 +126,7 @@ class Group:
         n_batches = -(-n // evaluate.batch_size(self.static))
         draw = rng.stream(self.static.task.seed, split)
         total = jax.device_get(
-            self._eval(state.params, self.constants[split], draw, np.int32(n_batches))
+            self._calls["evaluate"](state.params, self.constants[split], draw, np.int32(n_batches))
         )
         return [
             loss.metrics({key: value[r] for key, value in total.items()}, self.spec)
@@ -175,8 +138,8 @@ class Group:
         if self.documents is None:
             return [{} for _ in range(self.lanes)]
         names, index, *windows = self.documents
-        named = dict(zip(("inputs", "targets", "loss_mask"), windows, strict=True))
-        out = jax.device_get(self._document_losses(state.params, named, index))
+        named = programs.named_windows(windows)
+        out = jax.device_get(self._calls["documents"](state.params, named, index))
         return [
             {
                 name: [float(out["loss"][r, i]), float(out["count"][r, i])]
@@ -192,10 +155,12 @@ class Group:
         batches = []
         for i in range(examine.n_batches(self.program)):
             args = (state.params, self.constants["test"], np.int32(i))
-            batches.append(jax.device_get((self._look(*args), self._compare(*args))))
+            batches.append(
+                jax.device_get((self._calls["look"](*args), self._calls["compare"](*args)))
+            )
         again: Any = [{} for _ in batches[0][0]]
         if examine.repeated_forms(self.spec):
-            again = jax.device_get(self._repeated(state.params))
+            again = jax.device_get(self._calls["repeated"](state.params))
         return [
             [
                 None
@@ -210,7 +175,9 @@ class Group:
     def follow(self, state: train.State) -> list[dict[str, float]]:
         """For every lane the scores that are recorded on the way, on the first batch of the probe
         draw: "heads/l0.n3/role/prev" -> corrected score. What is undefined is left out."""
-        looked = jax.device_get(self._look(state.params, self.constants["test"], np.int32(0)))
+        looked = jax.device_get(
+            self._calls["look"](state.params, self.constants["test"], np.int32(0))
+        )
         out: list[dict[str, float]] = [{} for _ in range(self.lanes)]
         for layer, names in enumerate(examine.score_names(self.static)):
             kept = [name for name in names if catalogue.followed(name)]

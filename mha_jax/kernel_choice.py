@@ -20,7 +20,7 @@ from mha_jax.config import LayerSpec, StaticConfig
 from mha_jax.kernel_rules import FUSED, lacks, not_worth
 from mha_jax.tasks import TaskSpec
 
-_OF_PLATFORM = {"gpu": "cudnn", "tpu": "splash"}
+OF_PLATFORM = {"gpu": "cudnn", "tpu": "splash"}  # the fused kernel of a device
 # Relative to the largest entry: bfloat16 rounds each of a few products to 2^-9 of that.
 _TOLERANCE = 0.05
 
@@ -43,7 +43,7 @@ def choose(static: StaticConfig, device: jax.Device) -> Choice:
     wanted, layers = static.model.kernel, static.model.layers
     if wanted not in ("auto", *FUSED):
         return Choice(wanted, wanted, "named in the config")
-    name = _OF_PLATFORM.get(device.platform)
+    name = OF_PLATFORM.get(device.platform)
     if wanted == "auto":
         if name is None:
             return Choice(wanted, "fast", f"there is no fused kernel for a {device.platform}")
@@ -60,6 +60,18 @@ def choose(static: StaticConfig, device: jax.Device) -> Choice:
     if wanted == "auto":
         return Choice(wanted, "fast", f"{name} {why}", fallback=True)
     raise ValueError(f"model.kernel={wanted!r} {why} ({device.device_kind}); choose 'auto'")
+
+
+def expected(static: StaticConfig, platform: str) -> str:
+    """The kernel that `choose` uses on such a device if its probe finds nothing wrong: for devices
+    that are not there."""
+    wanted, name = static.model.kernel, OF_PLATFORM.get(platform)
+    if wanted != "auto":
+        return wanted
+    switches = dataclasses.asdict(static.model)
+    if name is None or lacks(name, static.model.layers, switches, static.task.spec):
+        return "fast"
+    return name
 
 
 def probe(kernel: str, static: StaticConfig, device: jax.Device) -> str | None:

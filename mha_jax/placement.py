@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mha_jax import cost
 from mha_jax.config import StaticConfig
+from mha_jax.programs import LaneFunction
 
 _MAX_LANES = 64  # of a device
 
@@ -28,15 +29,19 @@ def lane_mode() -> str:
     return "sequential" if jax.default_backend() == "cpu" else "vmap"
 
 
-def lanes_that_fit(static: StaticConfig, device: jax.Device) -> int:
+def lanes_that_fit(static: StaticConfig, memory_bytes: int | None) -> int:
     """Lanes that a device has memory for, 1 at least, by the estimate that configs are checked by.
 
     A device that does not tell its memory, such as a CPU, is taken to have enough.
     """
-    limit = (device.memory_stats() or {}).get("bytes_limit")
-    if limit is None:
+    if memory_bytes is None:
         return _MAX_LANES
-    return max(1, min(_MAX_LANES, limit // cost.memory_bytes(static)))
+    return max(1, min(_MAX_LANES, memory_bytes // cost.memory_bytes(static)))
+
+
+def memory_of(device: jax.Device) -> int | None:
+    """Bytes that programs may use of a device; None where it does not tell."""
+    return (device.memory_stats() or {}).get("bytes_limit")
 
 
 def n_lanes(n_runs: int, mode: str, n_devices: int = 1, most: int = _MAX_LANES) -> int:
@@ -113,6 +118,14 @@ class Placement:
             "in_shardings": tuple(split if i < mapped else everywhere for i in range(n_args)),
             "out_shardings": split,
         }
+
+    def jitted(self, one: LaneFunction, n_args: int) -> Any:
+        """`one` over lanes as a program of so many arguments."""
+        return jax.jit(
+            self.over_lanes(one.function, one.mapped),
+            donate_argnums=(0,) if one.donated else (),
+            **self.shardings(one.mapped, n_args),
+        )
 
     def record(self) -> dict[str, Any]:
         """What `run.json` says of it."""

@@ -20,7 +20,7 @@ import numpy as np
 from mha_jax import config, decode_speed, kernel_choice, optim, runstate
 from mha_jax.group import Group
 from mha_jax.lane import Emit, Lane
-from mha_jax.placement import lane_mode, lanes_that_fit, n_lanes
+from mha_jax.placement import lane_mode, lanes_that_fit, memory_of, n_lanes
 
 
 def run_group(directories: list[Path], emit: Emit, environment: dict[str, Any]) -> None:
@@ -38,7 +38,7 @@ def run_group(directories: list[Path], emit: Emit, environment: dict[str, Any]) 
         ]
         static, mode = runs[0].static, lane_mode()
         devices = jax.local_devices()[: len(runs)]
-        most = lanes_that_fit(static, devices[0])
+        most = lanes_that_fit(static, memory_of(devices[0]))
         choice = kernel_choice.choose(static, devices[0])
         n = n_lanes(len(runs), mode, len(devices), most)
         group = Group(static, n, mode, devices, choice.used)

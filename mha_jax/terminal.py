@@ -43,6 +43,14 @@ def table(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
+def si(n: float) -> str:
+    """Four digits, and the power of 1000."""
+    power = 0
+    while abs(n) >= 999.95 and power < 6:
+        n, power = n / 1000, power + 1
+    return f"{n:.4g} {' kMGTPE'[power]}".strip()
+
+
 def answer(script: str, doc: str | None, argv: Sequence[str], work: Callable[[], str]) -> int:
     """What a script that answers in one text does around its work; its exit code.
 

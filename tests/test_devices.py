@@ -14,7 +14,7 @@ from synthetic import make_run, static
 
 from mha_jax import cost, runner
 from mha_jax.group import Group
-from mha_jax.placement import lanes_that_fit, n_lanes
+from mha_jax.placement import lanes_that_fit, memory_of, n_lanes
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -42,10 +42,11 @@ def test_memory_bounds_the_lanes() -> None:
         return SimpleNamespace(memory_stats=lambda: stats)
 
     needed = cost.memory_bytes(spec)
-    assert lanes_that_fit(spec, device(5 * needed + 1)) == 5
-    assert lanes_that_fit(spec, device(needed // 2)) == 1  # the estimate is from above: try
-    assert lanes_that_fit(spec, device(10**6 * needed)) == 64
-    assert lanes_that_fit(spec, device(None)) == 64
+    assert lanes_that_fit(spec, memory_of(device(5 * needed + 1))) == 5
+    # The estimate is from above: it is tried.
+    assert lanes_that_fit(spec, memory_of(device(needed // 2))) == 1
+    assert lanes_that_fit(spec, memory_of(device(10**6 * needed))) == 64
+    assert lanes_that_fit(spec, memory_of(device(None))) == 64
 
 
 def test_sequential_mode_carries_one_lane() -> None:

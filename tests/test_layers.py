@@ -27,10 +27,11 @@ LAYERS = (
     + ("decode", "decode_speed"),
     ("group", "match", "members", "sweep", "plan", "writer", "records", "manifest", "checkpoint")
     + ("store", "tensorboard", "runstate", "idle", "planned", "origin", "placement")
-    + ("kernel_choice",),
+    + ("kernel_choice", "programs", "fits", "topology"),
     ("lane", "outcome", "branch", "start", "runner", "worker", "progress", "jobs", "pool", "launch")
     + ("stages", "report", "run", "held_out", "gating", "importance", "redundancy", "heads_text")
-    + ("slots", "sinks", "convert", "shrink", "prune", "prune_text", "cli", "bench", "stream"),
+    + ("slots", "sinks", "convert", "shrink", "prune", "prune_text", "cli", "bench", "stream")
+    + ("aot",),
 )
 # Modules that may read less: beside themselves and the lowest layer only these.
 ONLY: dict[str, set[str]] = {
