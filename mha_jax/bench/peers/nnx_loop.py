@@ -76,7 +76,8 @@ def build(run: dict[str, Any], n_models: int, read: str) -> dict[str, Any]:
     """
     arrays = dict(np.load(read))
     models = [_model(run["static"]["model"], arrays) for _ in range(n_models)]
-    optimizers = [nnx.Optimizer(model, _adamw(run), wrt=nnx.Param) for model in models]
+    adamw = _adamw(run)  # one for all: another one would be another program
+    optimizers = [nnx.Optimizer(model, adamw, wrt=nnx.Param) for model in models]
     batches = [
         (jnp.asarray(x), jnp.asarray(y))
         for x, y in zip(arrays["inputs"], arrays["targets"], strict=True)
@@ -84,7 +85,7 @@ def build(run: dict[str, Any], n_models: int, read: str) -> dict[str, Any]:
     _built.update(pairs=list(zip(models, optimizers, strict=True)), batches=batches, step=0)
     # Compiles on a model of its own.
     spare = _model(run["static"]["model"], arrays)
-    train_step(spare, nnx.Optimizer(spare, _adamw(run), wrt=nnx.Param), *batches[0])
+    train_step(spare, nnx.Optimizer(spare, adamw, wrt=nnx.Param), *batches[0])
     return {}
 
 
