@@ -13,6 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from mha_jax.engines import options
+from mha_jax.engines.base import WorkerError
 from mha_jax.load import load
 from mha_jax.plan import dry_run_json, dry_run_table
 from mha_jax.sweep import Sweep, expand
@@ -34,6 +36,11 @@ usage: python scripts/{script} --config=FILE.py[:ARG] --workdir=DIR [--config.KE
   --dry_run                print every run with its costs and the time it may take, and stop
   --json                   with --dry_run: print it as JSON
   --workers=N              worker processes (default: one a core on a CPU, one on an accelerator)
+  --engine=local|ray       processes of this machine (default), or tasks of a Ray cluster
+  --ray_address=ADDRESS    of the cluster (default: the one ray.init finds, else a new one here)
+  --part=i/n               trains the i-th of n parts; n launchers share a directory
+  --hosts=auto             one process a host, joined by jax.distributed; without a cluster that
+                           tells it: HOST:PORT,INDEX,COUNT, the address being that of the first
   --help                   this text
 
 examples:
@@ -43,7 +50,7 @@ examples:
 
 exit codes: 0 fine, 1 a run failed, 2 bad input
 """
-_VALUED = ("--config", "--workdir", "--workers")
+_VALUED = ("--config", "--workdir", *options.FLAGS)
 _SWITCHES = ("--dry_run", "--json", "--help")
 _MOST_TOLD = 40  # problems printed; a thousand lines help nobody
 
@@ -117,13 +124,7 @@ def _missing(args: Arguments) -> list[Problem]:
         )
     elif flags.get("--workdir"):
         problems += _unusable(flags["--workdir"])
-    workers = flags.get("--workers")
-    if workers and not (
-        workers.isascii() and workers.isdigit() and len(workers) < 5 and 0 < int(workers) <= 1024
-    ):
-        problems.append(
-            Problem("--workers", workers, "must be an integer from 1 to 1024; choose one")
-        )
+    problems += options.read(flags)[1]
     return problems
 
 
@@ -183,12 +184,9 @@ def main(argv: Sequence[str] | None = None, *, single: bool = False) -> int:
         return 0
     # Here, since --help and --dry_run need none of it.
     from mha_jax.launch import launch
-    from mha_jax.pool import WorkerError
 
-    workers = args.flags.get("--workers")
-    workdir = Path(args.flags["--workdir"])
     try:
-        return launch(sweep, workdir, workers=int(workers) if workers else None)
+        return launch(sweep, Path(args.flags["--workdir"]), options.read(args.flags)[0])
     except WorkerError as error:
         print(error, file=sys.stderr)
         return 1

@@ -11,12 +11,14 @@ process starts: workers are started so, and a script that computes starts itself
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import glob
 import hashlib
 import importlib.util
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -53,10 +55,10 @@ def _tunes_memory() -> bool:
     return not plain and platform.libc_ver()[0] == "glibc" and not accelerator()
 
 
-def _tunables() -> dict[str, str]:
-    """What the environment of a process needs for huge pages; {} where they are not wanted, or the
-    user has chosen."""
-    set_already = os.environ.get("GLIBC_TUNABLES", "")
+def _tunables(environ: Mapping[str, str]) -> dict[str, str]:
+    """What an environment needs for huge pages; {} where they are not wanted, or the user has
+    chosen."""
+    set_already = environ.get("GLIBC_TUNABLES", "")
     if not _tunes_memory() or "glibc.malloc.hugetlb" in set_already:
         return {}
     return {"GLIBC_TUNABLES": f"{set_already}:{HUGE_PAGES}".removeprefix(":")}
@@ -66,14 +68,19 @@ def restart() -> None:
     """Starts this process again, once, with huge pages, and keeps freed memory in it. The first
     thing that a script which computes in its own process does.
     """
-    if tunables := _tunables():
+    if tunables := _tunables(os.environ):
         os.execve(sys.executable, sys.orig_argv, os.environ | tunables)
     prepare(None)
 
 
-def child_environment(cache_dir: Path) -> dict[str, str]:
-    """The environment of a worker process: huge pages for malloc and a persistent compile cache."""
-    env = dict(os.environ)
+def child_environment(cache_dir: Path, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of a worker process: huge pages for malloc and a persistent compile cache.
+
+    Args:
+      cache_dir: of compiled programs.
+      environ: what it is made of.
+    """
+    env = dict(environ)
     # Workers run the code that planned the sweep, wherever they are started and whatever else is
     # installed.
     root, path = str(Path(__file__).parents[1]), env.get("PYTHONPATH")
@@ -81,7 +88,27 @@ def child_environment(cache_dir: Path) -> dict[str, str]:
     env.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_dir))
     env.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     env.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-    return env | _tunables()
+    return env | _tunables(env)
+
+
+def free_core(directory: Path | None = None) -> int:
+    """A core that no other process has which asked in this way: it is this process's until its end.
+    Where all are taken, one of them.
+
+    Args:
+      directory: of this machine alone, for the locks; None: one for this user's temporary files.
+    """
+    if directory is None:
+        directory = Path(tempfile.gettempdir()) / f"mha_jax-cores-{os.getuid()}"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    for core in cores():
+        file = os.open(directory / str(core), os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return core  # the file stays open: the lock goes with it
+        except BlockingIOError:
+            os.close(file)
+    return cores()[os.getpid() % len(cores())]
 
 
 def prepare(cpu: int | None) -> dict[str, Any]:

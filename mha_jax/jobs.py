@@ -9,8 +9,11 @@ from mha_jax.planned import PlannedRun
 
 
 def cpus(n_runs: int, workers: int | None) -> Sequence[int | None]:
-    """The core of each worker. It depends on the whole sweep, not on what is left of it: a resumed
-    run must find the same number of threads."""
+    """The core of each worker on this machine; None: all cores.
+
+    It depends on the whole sweep, not on what is left of it: a resumed run must find the same
+    number of threads.
+    """
     if workers is None:
         workers = 1 if host.accelerator() or n_runs == 1 else len(host.cores())
     if workers == 1:

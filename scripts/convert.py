@@ -30,9 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 # The path above makes these importable without an install.
 from mha_jax import convert, launch, store  # noqa: E402
+from mha_jax.engines.base import WorkerError  # noqa: E402
 from mha_jax.flags import RUN, read  # noqa: E402
 from mha_jax.keys import KEYS  # noqa: E402
-from mha_jax.pool import WorkerError  # noqa: E402
 from mha_jax.terminal import leave  # noqa: E402
 
 _MERGES = KEYS["start.merge"].choices

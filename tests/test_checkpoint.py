@@ -435,3 +435,23 @@ def test_no_acknowledged_step_is_lost_to_a_kill(tmp_path):
 def test_orbax_is_imported_only_when_it_is_needed():
     code = "import sys, mha_jax.checkpoint; sys.exit('orbax' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_the_files_are_those_of_orbax_alone(tmp_path):
+    """`alone` writes the array itself, where orbax leaves that to one process of several."""
+    from orbax.checkpoint import PyTreeCheckpointer
+
+    packed = np.random.default_rng(0).integers(0, 256, 1000).astype(np.uint8)
+    packing.write(tmp_path / "ours", packed)
+    theirs = PyTreeCheckpointer(use_ocdbt=False, use_compression=False)
+    with packing._quiet():
+        theirs.save(tmp_path / "theirs", {"state": packed})
+    written = [
+        {path.relative_to(home): path.read_bytes() for path in home.rglob("*") if path.is_file()}
+        for home in (tmp_path / "ours", tmp_path / "theirs")
+    ]
+    assert written[0].keys() == written[1].keys()
+    # The two others tell the time and the directory.
+    same = [path for path in written[0] if written[0][path] == written[1][path]]
+    assert sorted(map(str, same)) == ["_METADATA", "state/.zarray", "state/0"]
+    assert np.array_equal(packing.read(tmp_path / "theirs"), packed)

@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from mha_jax import jobs, launch, runstate
+from mha_jax import directories, jobs, parts, runstate
+from mha_jax.engines.base import End
+from mha_jax.engines.local import Local
 from mha_jax.load import load
-from mha_jax.pool import Pool, Worker
+from mha_jax.parts import WHOLE
+from mha_jax.pool import Hand, Pool
 from mha_jax.progress import Progress
 from mha_jax.sweep import expand
 
@@ -153,7 +156,7 @@ def test_a_later_launch_may_say_otherwise_about_its_runs(tmp_path, cache):
 def test_unfinished_runs_of_another_plan_are_named(tmp_path, cache):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "small").mkdir()
-    launch.place(expand(load(str(_write(tmp_path, seeds=2)))).runs, tmp_path / "out" / "small")
+    directories.place(expand(load(str(_write(tmp_path, seeds=2)))).runs, tmp_path / "out" / "small")
     done = _sweep(_write(tmp_path, seeds=1), tmp_path / "out", cache)
     assert done.returncode == 0, done.stderr
     assert "2 unfinished runs of an earlier plan" in done.stdout
@@ -199,13 +202,13 @@ def test_workers_that_cannot_start_end_the_launch_and_blame_no_run(tmp_path):
 
 def test_a_second_launch_is_kept_out(tmp_path):
     config = _write(tmp_path, seeds=1)
-    with launch.locked(tmp_path / "out" / "small"):
+    with parts.locked(tmp_path / "out" / "small"):
         done = subprocess.run(
             _command(config, tmp_path / "out"), capture_output=True, text=True, timeout=120
         )
     assert done.returncode == 2
     assert f"pid {os.getpid()}" in done.stderr and len(done.stderr.splitlines()) == 1
-    with launch.locked(tmp_path / "out" / "small"):
+    with parts.locked(tmp_path / "out" / "small"):
         pass
 
 
@@ -272,17 +275,34 @@ def test_progress_on_a_pipe_is_plain_lines(tmp_path, capsys):
     assert lines[1].startswith("[1/2]") and "accuracy 0.5" in lines[1]
 
 
-def test_a_dead_worker_costs_only_the_run_it_had_begun_an_attempt(tmp_path, capsys):
+@pytest.fixture
+def lost(tmp_path):
+    """`lost(end)`: a pool whose worker has three runs, has begun the first, and ends so."""
     planned = expand(load(str(_write(tmp_path, seeds=3)), None, [])).runs[:3]
-    directories = {one.run.hash: tmp_path / one.run.hash for one in planned}
-    for directory in directories.values():
+    of = {one.run.hash: tmp_path / one.run.hash for one in planned}
+    for directory in of.values():
         directory.mkdir()
-    pool = Pool([planned], directories, [None], tmp_path, Progress(3))
-    dead = subprocess.Popen([sys.executable, "-c", "raise SystemExit(9)"], text=True)
-    dead.wait()
-    worker = Worker(dead, None, job=pool.jobs.pop(), started={planned[0].run.hash}, ready=True)
-    pool._lost(worker)
-    states = [runstate.read(directories[one.run.hash]).attempts for one in planned]
-    assert states == [1, 0, 0]
-    assert pool.jobs == [[planned[0]], planned[1:]]
+    log = tmp_path / "workers.log"
+    engine = Local(WHOLE, tmp_path, log)
+    pool = Pool([planned], of, engine, [None], log, Progress(3))
+
+    def end(how: End) -> tuple[Pool, list[int]]:
+        hand = Hand(None, job=pool.jobs.pop(), started={planned[0].run.hash})
+        pool._lost(hand, how)
+        return pool, [runstate.read(of[one.run.hash]).attempts for one in planned]
+
+    return end
+
+
+def test_a_dead_worker_costs_only_the_run_it_had_begun_an_attempt(lost, capsys):
+    pool, attempts = lost(End("exit code 9", was_ready=True))
+    assert attempts == [1, 0, 0]
+    assert list(map(len, pool.jobs)) == [1, 2]
     assert "the worker died (exit code 9)" in capsys.readouterr().out
+
+
+def test_a_lost_machine_costs_no_run_an_attempt(lost, capsys):
+    pool, attempts = lost(End("a node was lost", was_ready=True, place_lost=True))
+    assert attempts == [0, 0, 0]
+    assert list(map(len, pool.jobs)) == [3]
+    assert "a node was lost: 3 runs are handed out again" in capsys.readouterr().out

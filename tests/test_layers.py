@@ -18,7 +18,7 @@ PACKAGE = ROOT / "mha_jax"
 # From the bottom up; a module reads its own layer and those below. A name covers its submodules.
 LAYERS = (
     ("config", "rng", "values", "files", "events", "picture", "host", "labels", "packing", "tune")
-    + ("mixers", "taskref", "terminal", "flags"),
+    + ("mixers", "taskref", "terminal", "flags", "alone", "parts"),
     ("attention", "loss", "optim", "cost", "layer_cost", "tasks", "keys", "rules", "kv_rules")
     + ("schema", "load", "changes", "decode_cost", "presets", "accelerators", "budget")
     + ("kernel_rules",),
@@ -31,7 +31,7 @@ LAYERS = (
     ("lane", "outcome", "branch", "start", "runner", "worker", "progress", "jobs", "pool", "launch")
     + ("stages", "report", "run", "held_out", "gating", "importance", "redundancy", "heads_text")
     + ("slots", "sinks", "convert", "shrink", "prune", "prune_text", "cli", "bench", "stream")
-    + ("aot",),
+    + ("aot", "engines", "directories"),
 )
 # Modules that may read less: beside themselves and the lowest layer only these.
 ONLY: dict[str, set[str]] = {
@@ -58,11 +58,13 @@ ONLY: dict[str, set[str]] = {
     "checkpoint": {"manifest"},
     "report": {"analysis", "cost", "planned", "store", "tasks"},
     # It knows the workers by their command line, so that jax never enters its process.
-    "launch": {"jobs", "planned", "pool", "progress", "report", "runstate", "stages", "store"}
-    | {"sweep", "tensorboard"},
+    "launch": {"directories", "engines", "jobs", "planned", "pool", "progress", "report"}
+    | {"runstate", "stages", "store", "sweep"},
+    "engines": {"cost", "jobs", "planned"},
+    "directories": {"planned", "store", "tensorboard"},
     "jobs": {"cost", "planned"},
     "stages": {"origin", "planned", "report", "store"},
-    "pool": {"planned", "progress", "runstate"},
+    "pool": {"engines", "planned", "progress", "runstate"},
 }
 # They know what a TaskSpec says, and no task.
 NO_TASK_MODULE = {"transformer", "model", "loss", "train", "evaluate", "group"}
