@@ -39,6 +39,11 @@ usage: python scripts/bench.py BENCHMARK [--FLAG=VALUE ...] [--json]
                                   (default 256,1024,4096)
                    --reps         how often each is measured (default 9); medians are told
 
+The peers in torch live in an environment of their own; without it their rows have no ratio:
+
+  python3.11 -m venv .venv-peers
+  .venv-peers/bin/pip install torch==2.13.0 transformers numpy
+
   --json         print JSON: rows, the machine, and versions
   --help         this text
 
