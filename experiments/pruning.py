@@ -37,10 +37,10 @@ Seen with :full (292 runs; 27 min on 2 cores that did much else), means of five 
                2 heads      .576            .515           .587
 
 A pruned model is nowhere ahead of one of its shape with the same budget from the start: it is
-behind at every number of heads of `taps` that does not solve the task, and where there are heads to
-spare both solve it. Choosing by the rise of the loss beats the lot on `relations` in the means, but
-where order.txt compares the two they are not told apart: of five seeds some solve it and some do
-not.
+behind at every number of heads of `taps` that does not solve the task, and with six heads, where
+there are some to spare, both solve it (on `relations` only those kept by what they cost). Choosing
+by the rise of the loss beats the lot on `relations` in the means, but where order.txt compares the
+two they are not told apart: of five seeds some solve it and some do not.
 """
 
 from ml_collections import ConfigDict

@@ -64,8 +64,8 @@ The same, with a rate of its own for each: no run diverged, in one layer and wit
 scaling saves steps at most, and with heads of 64 or more in 4 or 8 layers no rate of the grid
 (.0005 to .008) makes up for it. Twice the steps bring these to .10 to .17 on validation data.
 
-With another seed (`:quick --config.train.seed=100`) the same: all 1.000 but 4 layers without the
-scaling, .930 with width 8 and .116 with 256.
+With another seed (`:quick --config.train.seed=100`) all are 1.000 but 4 layers without the scaling:
+.116 with width 256, as before, and .930 with width 8, where :full has 1.000 at a rate of its own.
 """
 
 from ml_collections import ConfigDict

@@ -88,7 +88,7 @@ class Decoder:
         """
         if not len(prompts):
             raise ValueError("there is no prompt")
-        if min(np.size(prompt) for prompt in prompts) < 1:
+        if min(_ids(prompt).size for prompt in prompts) < 1:
             raise ValueError("a prompt must be ids [t] with t at least 1, not empty")
         b, n_outputs = len(prompts), self.program.spec.output_size
         empty = State(
@@ -113,14 +113,11 @@ class Decoder:
             no ids that the task has.
         """
         _check_fresh(state)
-        rows = [np.asarray(row) for row in more]
+        rows = [_ids(row) for row in more]
         if len(rows) != len(state.length_b):
             raise ValueError(
                 f"there are {len(state.length_b)} sequences, and tokens for {len(rows)}"
             )
-        for row in rows:
-            if row.ndim != 1:
-                raise ValueError(f"the tokens of a sequence must be ids [t], not {row.shape}")
         n_new = np.array([row.size for row in rows], np.int32)
         longest = int((np.asarray(state.length_b) + n_new).max())
         if longest > state.capacity:
@@ -129,7 +126,7 @@ class Decoder:
             return state
         # Lengths are rounded up, so that a few programs serve all of them.
         width = min(_rounded_up(int(n_new.max())), state.capacity)
-        padded = np.zeros((len(rows), width), np.result_type(*(row for row in rows if row.size)))
+        padded = np.zeros((len(rows), width), np.int64)
         for i, row in enumerate(rows):
             padded[i, : row.size] = row
         inputs = given.checked(self.program.static, padded)
@@ -190,6 +187,19 @@ class Decoder:
             self.program, n_new, sampling, self.params, state, np.uint32(seed), end
         )
         return np.asarray(tokens), state
+
+
+def _ids(tokens: Any) -> np.ndarray:
+    """The tokens of a sequence, each checked for itself: together they would take a common type."""
+    try:
+        row = np.asarray(tokens)
+    except ValueError:  # numpy's words for lists of unequal lengths
+        raise ValueError("the tokens of a sequence must be ids [t], and are nested") from None
+    if row.ndim != 1:
+        raise ValueError(f"the tokens of a sequence must be ids [t], not {row.shape}")
+    if row.size and row.dtype.kind not in "iu":
+        raise ValueError(f"the tokens of a sequence must be integer ids, not {row.dtype}")
+    return row
 
 
 def _check_fresh(state: State) -> None:

@@ -306,7 +306,9 @@ def test_what_does_not_fit_is_refused_before():
         ([[1] * 65], "65 tokens does not fit into 64"),
         ([[256]], "below"),
         ([[-1]], "at least 0"),
-        ([[1.5]], "integer ids"),
+        ([[1.5]], "integer ids, not float64"),
+        ([[1], [True]], "integer ids, not bool"),
+        ([[1, [2]]], "ids .t., and are nested"),
     ):
         with pytest.raises(ValueError, match=says):
             one.prefill(prompts, 64)

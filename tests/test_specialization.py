@@ -333,6 +333,8 @@ def test_few_sequences() -> None:
         for b in (4, 64)
     )
     assert few > 2 * many
+    near = np.array([[0.6, 0.05, 0.35], [0.05, 0.9, 0.05]])
+    assert max(specialization([noisy(near, 2, rng)]).high for _ in range(20)) <= 1
 
 
 def test_short_sequences_and_more_roles_do_not_raise_the_index() -> None:

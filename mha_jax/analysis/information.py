@@ -32,7 +32,8 @@ def role_entropy(
     Returns:
       In nats, 0 where every head does one thing; and divided by that of uniform attention, which
       depends on the length: 1 for heads that look everywhere, above 1 for heads that spread over
-      the roles more evenly than that. NaN without a row that counts.
+      the roles more evenly than that. The same mixture so has a larger value in a longer
+      sequence: compare within one task and length. NaN without a row that counts.
     """
     mass_nc = np.asarray(masses["mass"], np.float64).sum(0)
     if not np.any(masses["n_rows"]):

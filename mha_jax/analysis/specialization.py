@@ -147,7 +147,8 @@ def of_cell(runs: Sequence[Drawn]) -> Index:
 
     wide = math.sqrt(n_units / (n_units - 1)) * special.stdtrit(n_units - 1, (1 + _LEVEL) / 2)
     tail = special.ndtr(-wide)
-    low, high = np.nanquantile(mean_m, (tail, 1 - tail))
+    # Resamples scatter about the index, past 1 too where it is near 1; it cannot be larger.
+    low, high = np.minimum(np.nanquantile(mean_m, (tail, 1 - tail)), 1)
     return Index(
         float(index_rd[:, 0].mean()),
         float(low),

@@ -31,7 +31,8 @@ def build(read: str, write: str) -> dict[str, Any]:
         arrays = [torch.tensor(file[x]).transpose(1, 2).contiguous() for x in ("q", "k", "v", "dz")]
     _built["arrays"] = [x.requires_grad_() for x in arrays[:3]] + arrays[3:]
     results = [x.transpose(1, 2).numpy() for x in both()]
-    np.savez(write, **dict(zip(("z", "dq", "dk", "dv"), results, strict=True)))
+    named: dict[str, Any] = dict(zip(("z", "dq", "dk", "dv"), results, strict=True))
+    np.savez(write, **named)
     return {"torch": torch.__version__}
 
 
