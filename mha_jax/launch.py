@@ -30,7 +30,7 @@ from mha_jax.pool import Pool
 from mha_jax.progress import Progress
 from mha_jax.sweep import Sweep
 
-_LOOK_S = 0.5  # between looks at the runs of other parts
+_LOOK_S = 1.0  # between looks at the runs of other parts
 _LOCAL = Options()
 
 

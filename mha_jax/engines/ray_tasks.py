@@ -57,7 +57,6 @@ class RayTasks:
             raise ValueError("--engine=ray runs on CPUs and GPUs; for TPUs use --hosts=auto")
         on_cpu = os.environ.get("JAX_PLATFORMS", "").split(",")[0] == "cpu"
         self._gpus = 0 if on_cpu else int(found.get("GPU", 0))
-        self._cpus = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes()]
         return self
 
     def __exit__(
@@ -73,7 +72,7 @@ class RayTasks:
     def slots(self, n_runs: int, workers: int | None) -> Sequence[Slot]:
         """As `jobs.cpus` says for one machine: a core each, or the machine where there is one."""
         if workers is None:
-            workers = 1 if n_runs == 1 else self._gpus or sum(self._cpus)
+            workers = 1 if n_runs == 1 else self._gpus or sum(_cpus())
         pinned = workers > 1 and not self._gpus
         return [ANY_CORE if pinned else None] * max(1, workers)
 
@@ -82,7 +81,7 @@ class RayTasks:
         import ray
 
         # A worker that has a CPU machine for itself asks for all of it.
-        n_cpus = 1 if self._gpus or slot == ANY_CORE else max(self._cpus)
+        n_cpus = 1 if self._gpus or slot == ANY_CORE else max(_cpus())
         remote = ray.remote(
             num_cpus=n_cpus, num_gpus=1 if self._gpus else 0, max_retries=0, name="mha_jax"
         )(_task())
@@ -185,6 +184,13 @@ class _Told:
                 self.n_ready += 1
             else:
                 self._listen(event)
+
+
+def _cpus() -> list[int]:
+    """The CPUs of each node that is there now."""
+    import ray
+
+    return [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
 
 
 def _reach(address: str) -> None:
