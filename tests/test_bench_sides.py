@@ -107,6 +107,10 @@ def test_the_bound_of_a_row_has_a_tenth_of_noise() -> None:
         return sides.Row("train_A", "torch", ratio, must, None, {}).kept
 
     assert row(0.91, 1.0) and not row(0.89, 1.0) and row(None, 1.0) and row(0.1, None)
+    less = [sides.Row("w", "p", r, 1.25, 1.1, {}, less=True).kept for r in (1.0, 1.37, 1.38)]
+    assert less == [True, True, False]
+    assert not sides.Row("w", "p", None, 1.0, 1.0, {}, sound=False).kept
+    assert not sides.Row("w", "p", 9.0, 1.0, 1.0, {}, sound=False).kept
 
 
 def test_where_the_peers_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,7 +202,7 @@ class Row:
     @property
     def kept(self) -> bool:
         """Whether the bound holds within the noise of such measurements, a tenth."""
-        if self.ratio is None or self.must is None:
+        if not self.sound or self.ratio is None or self.must is None:
             return self.sound
         return self.ratio <= 1.1 * self.must if self.less else self.ratio >= 0.9 * self.must
 
