@@ -76,29 +76,24 @@ def at_work(root: Path) -> list[Part]:
     return sorted(found, key=lambda part: (part.count, part.index))
 
 
-class RunLocks:
-    """Locks on the runs of a sweep: a worker that has lost its launcher, and is not gone yet, keeps
-    the next one waiting. One file for all, a byte for each run."""
+@contextlib.contextmanager
+def held(root: Path, hashes: Sequence[str], wait: Callable[[str], None]) -> Iterator[None]:
+    """Holds the locks on runs of a sweep, and waits for those that another process holds: a worker
+    that has lost its launcher, and is not gone yet, keeps the next one waiting. `wait` is told the
+    hash of each.
 
-    def __init__(self, root: Path) -> None:
-        self._file = (root / ".runs.lock").open("a+")
-
-    @contextlib.contextmanager
-    def held(self, hashes: Sequence[str], wait: Callable[[str], None]) -> Iterator[None]:
-        """Holds the locks of runs, and waits for those that another process holds; `wait` is told
-        the hash of each. All processes take them in one order, so that none waits for ever.
-        """
-        places = {int(run_hash, 16): run_hash for run_hash in hashes}
-        try:
-            for place in sorted(places):
-                try:
-                    fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
-                except (BlockingIOError, PermissionError):
-                    wait(places[place])
-                    fcntl.lockf(self._file, fcntl.LOCK_EX, 1, place)
-            yield
-        finally:
-            fcntl.lockf(self._file, fcntl.LOCK_UN)
+    One file for all runs, a byte for each. All processes take them in one order, so that none waits
+    for ever; a process holds them once at a time, since closing the file gives all of them back.
+    """
+    places = {int(run_hash, 16): run_hash for run_hash in hashes}
+    with (root / ".runs.lock").open("a+") as file:
+        for place in sorted(places):
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+            except (BlockingIOError, PermissionError):
+                wait(places[place])
+                fcntl.lockf(file, fcntl.LOCK_EX, 1, place)
+        yield
 
 
 def _path(root: Path, part: Part) -> Path:

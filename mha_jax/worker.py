@@ -18,7 +18,7 @@ from typing import Any
 
 from mha_jax import host
 from mha_jax.engines.base import ANY_CORE
-from mha_jax.parts import RunLocks
+from mha_jax.parts import held
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ def main() -> None:
             text = f"{names[run_hash]}: waits for another worker that is still at it"
             emit({"event": "note", "text": text})
 
-        with RunLocks(directories[0].parent).held(list(names), wait):
+        with held(directories[0].parent, list(names), wait):
             runner.run_group(directories, emit, environment)
         emit({"event": "ready"})
         if flags.once:

@@ -33,6 +33,16 @@ usage: python scripts/bench.py BENCHMARK [--FLAG=VALUE ...] [--json]
                  text, windows of 64 bytes in batches of 32, width 64, two layers of four heads
                    --steps        steps of training (default 2000)
                    --every        steps between probes (default 100, as in configs/base.py)
+  attention      attention forward and backward against jax.nn.dot_product_attention and torch:
+                 time, and temporary memory
+                   --lengths      positions (default 512,2048,8192)
+                   --kv_heads     kv heads of 8 heads (default 2,8)
+                   --reps         how often each is measured (default 7); medians are told
+  decode         tokens from a full cache against Hugging Face's Llama, and bytes a second against
+                 reading as many
+                   --cases        what decodes (default
+                                  b1,b1_4k_kv1,b16_gqa,b64_gqa,b16_mha,bandwidth,gqa_pays)
+                   --reps         how often each is measured (default 7); medians are told
   decode_growth  milliseconds of a decode step by context, for MHA, GQA, MQA, windows, shared,
                  quantised and latent caches, beside what reading their bytes takes; no bound
                    --contexts     tokens of context, two or more numbers from 256 to 65536
@@ -78,8 +88,8 @@ BENCHES = (
     "overhead",
     "attention",
     "decode",
+    "decode_growth",
 )
-BENCHES += ("decode_growth",)
 
 
 def main(argv: list[str]) -> int:

@@ -184,8 +184,8 @@ def test_a_sweep_is_launched_and_its_exit_code_returned(
     argv = [f"--config={path}", f"--workdir={tmp_path}/w", "--workers=2", "--config.optim.lr=0.1"]
     assert cli.main(argv) == 1
     assert cli.main(argv, single=True) == 1
-    (sweep, workdir, workers), (single, _, _) = launched
-    assert (len(sweep.runs), workdir, workers) == (3, tmp_path / "w", 2)
+    (sweep, workdir, options), (single, _, _) = launched
+    assert (len(sweep.runs), workdir, options.workers) == (3, tmp_path / "w", 2)
     assert len(single.runs) == 1 and single.runs[0].run == sweep.runs[0].run
     assert {planned.run.hypers.lr for planned in sweep.runs} == {0.1}
     assert not (tmp_path / "w").exists()  # it is the launcher's to make

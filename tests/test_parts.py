@@ -8,7 +8,7 @@ import sys
 import pytest
 from launched import ROOT, finish, start, tables, write
 
-from mha_jax.parts import Part, RunLocks, at_work, locked
+from mha_jax.parts import Part, at_work, held, locked
 
 SCRIPT = str(ROOT / "scripts" / "sweep.slurm")
 
@@ -101,8 +101,8 @@ def test_a_refused_launch_is_told_which_parts_are_at_work(tmp_path):
 HOLDER = """
 import sys
 from pathlib import Path
-from mha_jax.parts import RunLocks
-with RunLocks(Path(sys.argv[1])).held(["000000000b"], print):
+from mha_jax.parts import held
+with held(Path(sys.argv[1]), ["000000000b"], print):
     print("held", flush=True)
     sys.stdin.readline()
 """
@@ -120,8 +120,8 @@ def test_a_worker_waits_for_another_that_is_still_at_a_run(tmp_path):
         waited.append(run_hash)
         other.kill()  # the lock goes with its process
 
-    with RunLocks(tmp_path).held(["000000000c", "000000000b", "000000000a"], wait):
+    with held(tmp_path, ["000000000c", "000000000b", "000000000a"], wait):
         assert waited == ["000000000b"]
     other.communicate()
-    with RunLocks(tmp_path).held(["000000000b"], waited.append):
+    with held(tmp_path, ["000000000b"], waited.append):
         assert len(waited) == 1
