@@ -202,6 +202,12 @@ def get_config(arg: str | None = None) -> ConfigDict:
     train.n_eval = 1024  # sequences of the validation draw
     train.n_test = 4096  # sequences of the test draw
     train.n_probe = 256  # sequences whose attention is scored at the end
+    # A step is bad when its loss or gradient is not finite, or its loss has exploded. stop: the run
+    # has diverged at that step | ignore: its update is left out, and summary.json counts it.
+    train.on_bad_step = "stop"
+    # A loss above this many times that of the first step, or above this where that was below 1, has
+    # exploded; 0: none has.
+    train.explode = 1e4
 
     config.optim = optim = ConfigDict(type_safe=False)
     optim.lr = 3e-3  # peak learning rate

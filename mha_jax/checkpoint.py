@@ -37,6 +37,10 @@ class CheckpointError(RuntimeError):
     """A checkpoint could not be saved, or there are some and none could be restored."""
 
 
+class Unrestorable(CheckpointError):
+    """A run has checkpoints and none of them can be used; nothing was changed."""
+
+
 class Restored(NamedTuple):
     """A checkpoint, read back."""
 
@@ -149,15 +153,16 @@ class Checkpoints:
           None if there are no checkpoints.
 
         Raises:
-          CheckpointError: there are checkpoints, but none of them, or not the one that is asked
-            for, can be restored (nothing was changed), or the last save failed.
+          Unrestorable: there are checkpoints, but none of them, or not the one that is asked for,
+            can be restored.
+          CheckpointError: the last save failed.
         """
         steps = self.steps()
         if not steps:
             return None
         there, skipped = ", ".join(map(str, steps)), list[str]()
         if step not in (None, "best", *steps):
-            raise CheckpointError(f"{self._root}: none is of step {step}; there are {there}")
+            raise Unrestorable(f"{self._root}: none is of step {step}; there are {there}")
         for candidate in steps[::-1] if step in (None, "best") else [int(step)]:
             marked = step != "best"
             try:
@@ -172,7 +177,7 @@ class Checkpoints:
                 if step == "best" and marked:
                     break  # an older one must not pass for the best
         why = "; ".join(skipped) or "no checkpoint is marked best"
-        raise CheckpointError(f"{self._root}: {why} (there are {there}; nothing was changed)")
+        raise Unrestorable(f"{self._root}: {why} (there are {there}; nothing was changed)")
 
     def _save(self, packed: np.ndarray, body: dict[str, Any]) -> None:
         final = self._root / str(body["step"])
@@ -183,7 +188,7 @@ class Checkpoints:
                 sync_directory(self._root.parent)
                 self._clean()
             home.mkdir(exist_ok=True)
-            data = home / f"data-{_next_number(home)}"
+            data = home / f"data-{manifest.next_number(home)}"
             packing.write(data, packed)
             body["state_sha256"] = hashlib.sha256(packed.data).hexdigest()
             body["data"] = data.name
@@ -241,9 +246,3 @@ class Checkpoints:
         return sorted(
             int(p.name) for p in self._root.iterdir() if _STEP.fullmatch(p.name) and p.is_dir()
         )
-
-
-def _next_number(home: Path) -> int:
-    """One above every `data-<n>` in a directory, unfinished ones of orbax included."""
-    numbers = [re.match(r"data-(\d+)", path.name) for path in home.iterdir()]
-    return 1 + max((int(number[1]) for number in numbers if number), default=0)

@@ -1,7 +1,8 @@
 """The command line of `scripts/sweep.py` and `scripts/train.py`.
 
-Exit codes: 0 fine, 1 a run failed, 2 bad input (told on stderr, nothing was started). `--help` and
-`--dry_run` import no jax.
+Exit codes: 0 fine, 1 a run failed, 2 bad input (told on stderr, nothing was started), 3 a run has
+checkpoints and none can be used, 128 + n stopped by signal n. `--help` and `--dry_run` import no
+jax, and what each need not import it does not: help is there at once.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from mha_jax import signals
 from mha_jax.engines import options
 from mha_jax.engines.base import WorkerError
-from mha_jax.load import load
-from mha_jax.plan import dry_run_json, dry_run_table
-from mha_jax.sweep import Sweep, expand
 from mha_jax.terminal import leave
 from mha_jax.values import ABSENT, Problem, nearest
+
+if TYPE_CHECKING:
+    from mha_jax.sweep import Sweep
 
 _SWEEP = """Runs what is not finished of a config file's sweep, its function sweep(add), and writes
 tables and figures. Without that function it is a sweep of one."""
@@ -41,6 +44,8 @@ usage: python scripts/{script} --config=FILE.py[:ARG] --workdir=DIR [--config.KE
   --part=i/n               trains the i-th of n parts; n launchers share a directory
   --hosts=auto             one process a host, joined by jax.distributed; without a cluster that
                            tells it: HOST:PORT,INDEX,COUNT, the address being that of the first
+  --stuck_after=SECONDS    a worker that tells nothing for so long is ended, and its run tried once
+                           more (default 1800)
   --help                   this text
 
 examples:
@@ -48,7 +53,10 @@ examples:
   python scripts/{script} --config=experiments/head_count.py:quick --dry_run
   python scripts/{script} --config=my_config.py --workdir=results --config.train.n_steps=500
 
-exit codes: 0 fine, 1 a run failed, 2 bad input
+SIGINT (Ctrl-C) and SIGTERM have the workers save their runs within 5 s; the same command continues.
+
+exit codes: 0 fine, 1 a run failed, 2 bad input, 3 a run has checkpoints and none can be used,
+130 and 143 stopped by SIGINT and SIGTERM
 """
 _VALUED = ("--config", "--workdir", *options.FLAGS)
 _SWITCHES = ("--dry_run", "--json", "--help")
@@ -152,6 +160,9 @@ def _unusable(workdir: str) -> list[Problem]:
 
 def plan(args: Arguments, *, single: bool) -> Sweep | None:
     """The sweep a command line describes, with every problem; None if it names no config."""
+    from mha_jax.load import load
+    from mha_jax.sweep import expand
+
     path, arg = args.config
     if not path:
         return None
@@ -176,17 +187,22 @@ def main(argv: Sequence[str] | None = None, *, single: bool = False) -> int:
         tell(problems)
         return 2
     if "--dry_run" in args.flags:
+        from mha_jax.plan import dry_run_json, dry_run_table
+
         print(
             json.dumps(dry_run_json(sweep), indent=2)
             if "--json" in args.flags
             else dry_run_table(sweep)
         )
         return 0
-    # Here, since --help and --dry_run need none of it.
     from mha_jax.launch import launch
 
     try:
-        return launch(sweep, Path(args.flags["--workdir"]), options.read(args.flags)[0])
+        with signals.handled(signals.stop):
+            return launch(sweep, Path(args.flags["--workdir"]), options.read(args.flags)[0])
+    except signals.Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        return stopped.code
     except WorkerError as error:
         print(error, file=sys.stderr)
         return 1

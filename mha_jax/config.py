@@ -15,7 +15,7 @@ from typing import Any
 
 from mha_jax.taskref import TaskRef
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 KV_BITS = {"int8": 8, "int4": 4}  # of a number, by ModelSpec.kv_quant
 
 
@@ -78,6 +78,8 @@ class TrainSpec:
     n_eval: int  # sequences of the validation draw
     n_test: int  # sequences of the test draw, used once, at the end
     n_probe: int  # sequences whose attention is analysed at the end
+    on_bad_step: str  # "stop": the run has diverged; "ignore": without that update
+    explode: float  # a loss this many times the first one, or 1, is bad too; 0: none is
 
 
 @dataclasses.dataclass(frozen=True)

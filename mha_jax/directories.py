@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mha_jax import config, store, tensorboard
-from mha_jax.files import write_json_atomic
+from mha_jax.files import within, write_json_atomic
 from mha_jax.planned import PURPOSES, PlannedRun
 
 
@@ -20,7 +20,7 @@ def place(runs: list[PlannedRun], root: Path) -> dict[str, Path]:
     directories = {}
     for planned in runs:
         run = planned.run
-        directory = there.get(run.hash, root / f"{planned.label}-{run.hash}")
+        directory = within(root, there.get(run.hash, root / f"{planned.label}-{run.hash}"))
         directories[run.hash] = directory
         if run.hash not in there or _told_anew(directory, planned.about):
             directory.mkdir(exist_ok=True)

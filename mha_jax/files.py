@@ -29,6 +29,20 @@ def write_atomic(path: Path, data: str | bytes) -> None:
     sync_directory(path.parent)
 
 
+def within(root: Path, path: Path) -> Path:
+    """`path`, which must not lead out of `root` by a link.
+
+    Raises:
+      ValueError: it does.
+    """
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise ValueError(
+            f"{path}: a link that leads out of {root}, to {path.resolve()}; put the directory "
+            f"itself there, or name its own place"
+        )
+    return path
+
+
 def sync_directory(path: Path) -> None:
     """Forces the names in a directory to the disk: without it a rename can be lost with the
     power."""

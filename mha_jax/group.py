@@ -108,16 +108,21 @@ class Group:
         """States at step 0."""
         return self._calls["init"](hypers)
 
-    def train_chunk(
-        self, state: train.State, hypers: train.HyperArrays, n: int
-    ) -> tuple[train.State, dict[str, np.ndarray]]:
-        """`n` updates of every lane. `state` is donated: use the one returned.
+    def train_chunk(self, state: train.State, hypers: train.HyperArrays, n: int) -> train.State:
+        """`n` updates of every lane. `state` is donated: use the one returned."""
+        return self._calls["train"](state, hypers, self.constants["train"], np.int32(n))
 
-        Returns:
-          The states, and the mean of each scalar of a step, [r].
-        """
-        state, total = self._calls["train"](state, hypers, self.constants["train"], np.int32(n))
-        return state, {key: np.asarray(value) / n for key, value in total.items()}
+    def emptied(self, state: train.State, of: Sequence[bool]) -> train.State:
+        """The state with the tallies of some lanes empty; `of` has an entry for each lane."""
+        tally = jax.tree.map(
+            lambda x: np.where(of, np.zeros_like(x), np.asarray(x)), jax.device_get(state.tally)
+        )
+        return state._replace(tally=jax.device_put(tally, self.placement.split))
+
+    def diverged_at(self, state: train.State) -> np.ndarray:
+        """For every lane the step at which it is lost, int32 [r]; -1: it is not."""
+        first_bad = np.asarray(state.watch.first_bad)
+        return first_bad if self.static.train.on_bad_step == "stop" else np.full_like(first_bad, -1)
 
     def evaluate(self, state: train.State, split: str) -> list[dict[str, float]]:
         """Metrics of every lane on the fixed draw of "validation" or "test"."""

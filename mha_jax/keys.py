@@ -84,6 +84,8 @@ KEYS: dict[str, Key] = {
     "train.n_eval": _DRAW,
     "train.n_test": _DRAW,
     "train.n_probe": _DRAW,
+    "train.on_bad_step": _choice("stop", "ignore"),
+    "train.explode": _float(0, 1e30),
     "optim.lr": _float(0, 100, above=True),
     "optim.weight_decay": _float(0, 100),
     "optim.warmup_steps": _int(0, 10**9),

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 
 from mha_jax import branch, config, outcome, runstate, start, store, tensorboard
 from mha_jax.checkpoint import Checkpoints
-from mha_jax.files import write_json_atomic
+from mha_jax.files import within, write_json_atomic
 from mha_jax.tasks import TaskSpec
-from mha_jax.train import State
+from mha_jax.train import State, Watch
 from mha_jax.writer import RunWriter
 
 Emit = Callable[[dict[str, Any]], None]
@@ -63,8 +63,11 @@ class Lane:
           emit: receives a note where something is worth telling.
 
         Raises:
-          CheckpointError: there are checkpoints and none can be restored.
+          Unrestorable: there are checkpoints and none can be restored.
+          ValueError: a link leads out of the directory.
         """
+        for name in ("checkpoints", "metrics.jsonl", "tb"):
+            within(directory, directory / name)
         data = json.loads((directory / "config.json").read_text())
         run, about = config.run_from_json(data), data["about"]
         keep, trunk_end = about["log"]["keep"], None
@@ -80,7 +83,7 @@ class Lane:
             begun = start.begin(run, directory)
             if begun is None:  # its source has diverged, and so has it
                 lost = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), fresh.params)
-                fresh = fresh._replace(params=lost, diverged_at=jnp.zeros(1, jnp.int32))
+                fresh = fresh._replace(params=lost, watch=_lost_at_once(fresh))
             else:
                 fresh = fresh._replace(params=jax.tree.map(lambda x: x[None], begun))
         _record_environment(directory, before if restored else None, environment, emit)
@@ -130,6 +133,7 @@ class Lane:
         heads: Any,
         documents: dict[str, list[float]],
         decoding: dict[str, float | int | None],
+        bad_steps: dict[str, int] | None,
     ) -> None:
         """Writes the head table, the attention images and `summary.json`; with the last the run is
         over."""
@@ -160,6 +164,7 @@ class Lane:
                 "status": "done" if diverged_at < 0 else "diverged",
                 "step": step,
                 "diverged_at": diverged_at if diverged_at >= 0 else None,
+                "bad_steps": bad_steps,  # left out
                 "final": {**last, **final},
                 "initial": evaluations[0][f"eval/{self.spec.metric}"],
                 "best": outcome.best(evaluations, self.spec),
@@ -185,6 +190,12 @@ class Lane:
         self.writer.flush()
         self.writer.close()
         self.checkpoints.close()
+
+
+def _lost_at_once(fresh: State) -> Watch:
+    """That of a run whose parameters are no numbers from the start."""
+    one = jnp.zeros_like(fresh.watch.n_bad)
+    return fresh.watch._replace(n_bad=one + 1, first_bad=one)
 
 
 def _record_environment(

@@ -18,11 +18,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mha_jax import engines, report, runstate, stages, store
+from mha_jax import report, runstate, stages, store
 from mha_jax.directories import place, show_table
+from mha_jax.engines import choice
 from mha_jax.engines.base import Engine, Slot
 from mha_jax.engines.options import Options
-from mha_jax.files import write_json_atomic
+from mha_jax.files import within, write_json_atomic
 from mha_jax.jobs import jobs_of
 from mha_jax.parts import WHOLE, Part, at_work, locked
 from mha_jax.planned import PlannedRun
@@ -48,7 +49,7 @@ def launch(sweep: Sweep, workdir: Path, options: Options = _LOCAL) -> int:
     def record(runs: list[PlannedRun]) -> dict[str, Any]:
         return dataclasses.replace(sweep, runs=runs).to_json()
 
-    return carry_out(sweep.runs, workdir / sweep.experiment, options, record)
+    return carry_out(sweep.runs, within(workdir, workdir / sweep.experiment), options, record)
 
 
 def carry_out(
@@ -69,9 +70,10 @@ def carry_out(
       record: what `sweep.json` shall say of the runs; None: it stays as it is.
 
     Returns:
-      The exit code: 0, or 1 if a run failed.
+      The exit code: 0, 1 if a run failed, 3 if a run has checkpoints and none can be used.
 
     Raises:
+      Stopped: a signal came; the workers have saved their runs.
       ValueError: another launch is at work in the directory, a run there is not what it says, or
         the engine cannot be used.
       WorkerError: workers cannot start.
@@ -82,11 +84,11 @@ def carry_out(
     with contextlib.ExitStack() as stack:
         if options.hosts is None:
             stack.enter_context(locked(root, options.part))
-            engine = stack.enter_context(engines.make(options, root, log))
+            engine = stack.enter_context(choice.make(options, root, log))
         else:  # which part this host has, its worker finds out
-            engine = stack.enter_context(engines.make(options, root, log))
+            engine = stack.enter_context(choice.make(options, root, log))
             stack.enter_context(locked(root, engine.part))
-        return _Launch(list(runs), root, engine, options.workers, log, record).carry_out()
+        return _Launch(list(runs), root, engine, options, log, record).carry_out()
 
 
 class _Launch:
@@ -97,14 +99,15 @@ class _Launch:
         runs: list[PlannedRun],
         root: Path,
         engine: Engine,
-        workers: int | None,
+        options: Options,
         log: Path,
         record: Callable[[list[PlannedRun]], dict[str, Any]] | None,
     ):
         self.runs, self.root, self.engine, self.log, self.record = runs, root, engine, log, record
+        self.stuck_after_s, self.unrestorable = options.stuck_after_s, set[str]()
         self.part = engine.part
         at_once = collections.Counter(one.run.static.n_sources for one in runs)
-        self.slots: Sequence[Slot] = engine.slots(max(at_once.values()), workers)
+        self.slots: Sequence[Slot] = engine.slots(max(at_once.values()), options.workers)
         self.directories: dict[str, Path] = {}
 
     def carry_out(self) -> int:
@@ -125,7 +128,7 @@ class _Launch:
                 break
             over = {run.run.hash for run in stored if run.status in ("done", "diverged")}
             if any(one.run.hash not in over for one in more):
-                told = _told([one for one in more if one.run.hash not in over])
+                told = stages.told([one for one in more if one.run.hash not in over])
                 progress.note(f"these results ask for {told}")
             self.runs = [*self.runs, *more]
         lead = self.part if self.part == WHOLE else at_work(self.root)[0]
@@ -133,7 +136,7 @@ class _Launch:
             self._tell_of_others(stored, progress)
             for path in report.make(self.root, progress.note):
                 progress.note(f"wrote {path}")
-            progress.note("\n" + (self.root / "order.txt").read_text().rstrip())
+            progress.note("\n" + (self.root / "order.txt").read_text(encoding="utf-8").rstrip())
             show_table(self.root)
         else:
             progress.note(f"all runs are over; part {lead} makes the tables")
@@ -144,7 +147,7 @@ class _Launch:
         if failed:
             table = self.root / "runs.csv"
             progress.note(f"{failed} of {len(runs)} runs failed: {table} has status and error")
-        return 1 if failed else 0
+        return 3 if self.unrestorable else 1 if failed else 0
 
     def _state(self, planned: PlannedRun) -> runstate.RunState:
         return runstate.read(self.directories[planned.run.hash])
@@ -192,7 +195,9 @@ class _Launch:
                 slots = self.slots[: len(jobs)]
                 with progress:
                     pool = Pool(jobs, self.directories, self.engine, slots, self.log, progress)
+                    pool.stuck_after_s = self.stuck_after_s
                     pool.serve()
+                self.unrestorable |= pool.unrestorable
             left = self._wait(n_sources, progress)
             if left:
                 return left
@@ -221,19 +226,6 @@ class _Launch:
     def _over(self, planned: PlannedRun) -> bool:
         state = self._state(planned)
         return state.done or state.given_up
-
-
-def _told(more: list[PlannedRun]) -> str:
-    """What the next stage is, for people."""
-    words = {
-        "selection": "at one more learning rate",
-        "sweep": "at the chosen learning rates, on the seeds that are reported",
-        "twin": "with twice the steps",
-        "source": "that these start from",
-        "selection source": "that these start from",
-    }
-    count = collections.Counter(one.about["purpose"] for one in more)
-    return ", ".join(f"{n} more runs {words[purpose]}" for purpose, n in count.items())
 
 
 def _told_of_parts(left: list[PlannedRun], part: Part) -> str:

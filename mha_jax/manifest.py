@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -95,3 +96,9 @@ def tidy(home: Path) -> None:
         for path in home.iterdir():
             if path.name not in stays:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def next_number(home: Path) -> int:
+    """One above every `data-<n>` in a directory, unfinished ones of orbax included."""
+    numbers = [re.match(r"data-(\d+)", path.name) for path in home.iterdir()]
+    return 1 + max((int(number[1]) for number in numbers if number), default=0)

@@ -18,20 +18,33 @@ import jax
 import numpy as np
 
 from mha_jax import config, decode_speed, kernel_choice, optim, runstate
+from mha_jax.checkpoint import Unrestorable
 from mha_jax.group import Group
 from mha_jax.lane import Emit, Lane
 from mha_jax.placement import lane_mode, lanes_that_fit, memory_of, n_lanes
+from mha_jax.signals import Leave, Wish
+
+_DISPATCH_S = 1.0  # about what a dispatch may take: in between a worker can be asked to leave
+_TELL_S = 2.0  # between words on a run
 
 
-def run_group(directories: list[Path], emit: Emit, environment: dict[str, Any]) -> None:
+def run_group(
+    directories: list[Path], emit: Emit, environment: dict[str, Any], wish: Wish | None = None
+) -> None:
     """Trains every run of `directories` to its last step. A run that fails is recorded and leaves
     the others alone.
 
     Args:
       directories: run directories that hold a `config.json`, all with one static config.
-      emit: receives events, dicts that JSON can hold: "progress", "done", "failed", "note".
+      emit: receives events, dicts that JSON can hold: "start", "progress", "done", "saved",
+        "failed", "unrestorable", "note".
       environment: what `run.json` records of this process.
+      wish: whether to save what is at work and to leave; None: to the end.
+
+    Raises:
+      Leave: as `wish` asked.
     """
+    wish = wish or Wish()
     try:
         runs = [
             config.run_from_json(json.loads((d / "config.json").read_text())) for d in directories
@@ -56,7 +69,7 @@ def run_group(directories: list[Path], emit: Emit, environment: dict[str, Any]) 
             # A dispatch has one step count: lanes that resume from different steps go one after
             # another.
             for step in sorted({lane.step for lane in lanes}):
-                drive(group, [lane for lane in lanes if lane.step == step], step, emit)
+                drive(group, [lane for lane in lanes if lane.step == step], step, emit, wish)
         except Exception as error:
             for lane in lanes:  # a retry must not find its files in use
                 with contextlib.suppress(Exception):
@@ -91,13 +104,25 @@ def _open(
 def _record_failures(directories: list[Path], error: Exception, emit: Emit) -> None:
     text = f"{type(error).__name__}: {error}".splitlines()[0]
     for directory in directories:
-        if not runstate.read(directory).done:
+        event = {"event": "failed", "run": directory.name[-10:], "error": text}
+        if isinstance(error, Unrestorable):  # its files stay as they are
+            emit({**event, "event": "unrestorable", "error": str(error)})
+            continue
+        try:
+            if runstate.read(directory).done:
+                continue
             runstate.record_failure(directory, text)
-            emit({"event": "failed", "run": directory.name[-10:], "error": text})
+        except OSError as reason:  # a full disk, a directory that is gone
+            event["error"] = f"{text} (not on record: {reason.strerror})"
+        emit(event)
 
 
-def drive(group: Group, lanes: list[Lane], step: int, emit: Emit) -> None:
-    """Carries `lanes`, all at `step`, to the last step together and writes their results."""
+def drive(group: Group, lanes: list[Lane], step: int, emit: Emit, wish: Wish) -> None:
+    """Carries `lanes`, all at `step`, to the last step together and writes their results.
+
+    Raises:
+      Leave: as `wish` asked; all of them are saved.
+    """
     spec, train, log = group.spec, group.static.train, lanes[0].about["log"]
     probe_every = lanes[0].about["probe"]["every"]
     hypers = group.hypers([lane.run.hypers for lane in lanes])
@@ -105,8 +130,12 @@ def drive(group: Group, lanes: list[Lane], step: int, emit: Emit) -> None:
     states += states[-1:] * (group.lanes - len(lanes))  # padding lanes: their results are dropped
     state = jax.tree.map(lambda *leaves: np.concatenate(leaves), *states)
     trunk_ends = {lane.trunk_end for lane in lanes if lane.trunk_end}
+    # Between two of these steps nothing happens that the clock may not put elsewhere.
+    stops = [log["every"], train.eval_every, log["checkpoint_every"]]
+    stops += [probe_every] if probe_every else []
     evaluated: list[dict[str, float]] | None = None
     on_record = step if step > 0 else None  # the step that was restored is evaluated and saved
+    pace_s, told_at = math.inf, time.monotonic()  # seconds of a step; of the last word on them
 
     def share(lane: Lane, name: str, start: float, compiled: float) -> None:
         """Books the time since `start` to a lane, the part that compiled apart."""
@@ -116,8 +145,9 @@ def drive(group: Group, lanes: list[Lane], step: int, emit: Emit) -> None:
 
     while True:
         # Evaluate the state.
-        diverged_at = np.asarray(state.diverged_at)
-        lost = bool(np.all(diverged_at[: len(lanes)] >= 0))
+        diverged_at = group.diverged_at(state)
+        at_stop = step in trunk_ends or any(step % every == 0 for every in stops)
+        lost = at_stop and bool(np.all(diverged_at[: len(lanes)] >= 0))
         over = lost or step == train.n_steps
         fresh = step != on_record and (over or step % train.eval_every == 0)
         if fresh:
@@ -134,52 +164,78 @@ def drive(group: Group, lanes: list[Lane], step: int, emit: Emit) -> None:
                 share(lane, "probe_s", start, compiled)
 
         # Save it.
-        due = over or step % log["checkpoint_every"] == 0 or step in trunk_ends
+        leave = wish.asked and not over
+        due = over or leave or step % log["checkpoint_every"] == 0 or step in trunk_ends
         if due and step > 0 and step != on_record and not lost:
             for r, lane in enumerate(lanes):
                 own = group.lane(state, r)
                 lane.save(step, own, evaluated[r][spec.metric] if fresh and evaluated else None)
+        if leave:
+            for lane in lanes:
+                lane.close()
+                emit({"event": "saved", "run": lane.run.hash, "step": step})
+            raise Leave
         if over:
             break
 
         # Update it.
-        stops = (log["every"], train.eval_every, log["checkpoint_every"], probe_every)
-        until = min([train.n_steps, *(step + every - step % every for every in stops if every)])
-        until = min([until, *(end for end in trunk_ends if end > step)])
+        row_at = min([train.n_steps, *(step + every - step % every for every in stops)])
+        until = min([row_at, *(end for end in trunk_ends if end > step)])
+        until = min(until, step + max(1, int(_DISPATCH_S / pace_s)))
         start, compiled = time.perf_counter(), group.compile_s
-        state, means = group.train_chunk(state, hypers, until - step)
-        seconds = time.perf_counter() - start - (group.compile_s - compiled)
+        state = jax.block_until_ready(group.train_chunk(state, hypers, until - step))
+        wish.unsaved = True
+        pace_s = (time.perf_counter() - start - (group.compile_s - compiled)) / (until - step)
         height = float(optim.schedule(until - 1, group.static.optim, train.n_steps))
+        means, has_row = _means(state), [until in (row_at, lane.trunk_end) for lane in lanes]
+        tell = any(has_row) or time.monotonic() > told_at + _TELL_S
         for r, lane in enumerate(lanes):
             share(lane, "train_s", start, compiled)
-            scalars = {
-                "train/loss": float(means["loss"][r]),
-                "train/grad_norm": float(means["grad_norm"][r]),
-                "train/lr": lane.run.hypers.lr * height,
-                "time/steps_per_s": (until - step) / seconds,
-            }
-            lane.writer.scalars(until, scalars)
-            emit(
-                {
-                    "event": "progress",
-                    "run": lane.run.hash,
-                    "step": until,
-                    "n_steps": train.n_steps,
-                    "loss": scalars["train/loss"],
-                    "name": spec.metric,
-                    "metric": evaluated[r][spec.metric] if evaluated else None,
+            if has_row[r]:
+                scalars = {
+                    **{f"train/{name}": float(values[r]) for name, values in means.items()},
+                    "train/lr": lane.run.hypers.lr * height,
+                    "time/steps_per_s": 1 / pace_s,
                 }
-            )
+                lane.writer.scalars(until, scalars)
+            if tell:
+                told_at = time.monotonic()
+                emit(
+                    {
+                        "event": "progress",
+                        "run": lane.run.hash,
+                        "step": until,
+                        "n_steps": train.n_steps,
+                        "loss": float(means["loss"][r]),
+                        "name": spec.metric,
+                        "metric": evaluated[r][spec.metric] if evaluated else None,
+                    }
+                )
+        if any(has_row):
+            state = group.emptied(state, has_row + has_row[-1:] * (group.lanes - len(lanes)))
         step = until
 
+    for lane in lanes:
+        lane.checkpoints.close()
+    wish.unsaved = False
     tested, heads = _valid(group.evaluate(state, "test"), diverged_at), group.examine(state)
     documents = group.document_losses(state)
     params = jax.tree.map(lambda x: x[0], group.lane(state, 0).params)
     decoding = decode_speed.of(group.program, params)
+    watch = jax.device_get(state.watch)
     for r, lane in enumerate(lanes):
-        lane.finish(step, int(diverged_at[r]), tested[r], heads[r], documents[r], decoding)
+        bad_steps = {"count": int(watch.n_bad[r]), "first": int(watch.first_bad[r])}
+        told = bad_steps if bad_steps["count"] and train.on_bad_step == "ignore" else None
+        lane.finish(step, int(diverged_at[r]), tested[r], heads[r], documents[r], decoding, told)
         event = {"event": "done", "run": lane.run.hash, "name": spec.metric}
         emit({**event, "metric": tested[r][spec.metric], "diverged": bool(diverged_at[r] >= 0)})
+
+
+def _means(state: Any) -> dict[str, np.ndarray]:
+    """Of the steps since the last row, [r]; NaN where none counts."""
+    tally = jax.device_get(state.tally)
+    n = np.where(tally.n > 0, tally.n, np.nan)
+    return {"loss": tally.loss / n, "grad_norm": tally.grad_norm / n}
 
 
 def _valid(metrics: list[dict[str, float]], diverged_at: np.ndarray) -> list[dict[str, float]]:

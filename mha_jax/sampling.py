@@ -58,5 +58,13 @@ class Sampling:
     def draw(self, logits_bv: jax.Array, key: jax.Array) -> jax.Array:
         """A token of each sequence, int32 [b]. Of equal logits the first is the likeliest."""
         if self.temperature == 0:
-            return jnp.argmax(logits_bv, axis=-1).astype(jnp.int32)
+            return _likeliest(logits_bv)
         return jax.random.categorical(key, self.filtered(logits_bv)).astype(jnp.int32)
+
+
+def _likeliest(logits_bv: jax.Array) -> jax.Array:
+    """`argmax`, by two reductions that a CPU makes in vectors; argmax itself is a loop there, ten
+    times as long."""
+    below_bv = logits_bv < logits_bv.max(-1, keepdims=True)  # of NaN nothing is below
+    at_bv = jax.lax.broadcasted_iota(jnp.int32, logits_bv.shape, logits_bv.ndim - 1)
+    return jnp.where(below_bv, logits_bv.shape[-1], at_bv).min(-1)

@@ -7,6 +7,7 @@ off plans the same again. Imports no jax.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -40,6 +41,19 @@ def followups(planned: Sequence[PlannedRun], stored: Sequence[StoredRun]) -> lis
                 new.setdefault(one.run.hash, one)
     more = [*new.values(), *sources(list(new.values()), known)]
     return _labelled(list(planned), more)
+
+
+def told(more: Sequence[PlannedRun]) -> str:
+    """What a next stage is, for people."""
+    words = {
+        "selection": "at one more learning rate",
+        "sweep": "at the chosen learning rates, on the seeds that are reported",
+        "twin": "with twice the steps",
+        "source": "that these start from",
+        "selection source": "that these start from",
+    }
+    count = collections.Counter(one.about["purpose"] for one in more)
+    return ", ".join(f"{n} more runs {words[purpose]}" for purpose, n in count.items())
 
 
 def _next(members: Sequence[PlannedRun], cell: cells.CellRuns, known: set[str]) -> list[PlannedRun]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mha_jax import config
+from mha_jax.files import within
 from mha_jax.tasks import TaskSpec
 
 STATUSES = ("done", "diverged", "failed", "unfinished")
@@ -124,6 +125,11 @@ def read_sweep(root: str | Path) -> tuple[list[StoredRun], list[str]]:
     problems: list[str] = []
     for directory in sorted(p for p in root.iterdir() if p.is_dir()):
         if (directory / "config.json").exists():
+            try:
+                within(root, directory)
+            except ValueError as link:
+                problems.append(f"{link}; left out")
+                continue
             stored = read_run(directory)
             run_hash = stored.run.hash
             if run_hash in found:

@@ -11,8 +11,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from mha_jax import mixers
+from mha_jax.attention.cache import Layout
+from mha_jax.attention.core import Mask
+from mha_jax.attention.staged import Staged
 from mha_jax.sampling import Sampling
 from mha_jax.train import Program
+
+_BLOCK = 32  # turns for which a cache is staged: more would be read beside it, fewer pay for less
 
 
 @functools.partial(
@@ -99,6 +105,41 @@ def generate(
         state = State(kept, length_b + grows_b, out_b1ov[:, 0, 0], over_b, state.capacity)
         return i + 1, tokens_bn.at[:, i].set(token_b), state
 
+    def block(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Some turns, with the caches staged."""
+        first, tokens_bn, state = carry
+        kept, turns = state.kept, min(n_new, _BLOCK)
+        staged = [Staged.of(of_layer, state.length_b, turns) for of_layer in kept]
+
+        def in_block(carry: tuple[Any, ...]) -> jax.Array:
+            return going_on(carry) & (carry[0] < first + turns)
+
+        begun = first, tokens_bn, dataclasses.replace(state, kept=staged)
+        i, tokens_bn, state = jax.lax.while_loop(in_block, step, begun)
+        merged = [
+            of_layer.merged(old, layout)
+            for of_layer, old, layout in zip(
+                state.kept, kept, _layouts(program, state.capacity), strict=True
+            )
+        ]
+        return i, tokens_bn, dataclasses.replace(state, kept=merged)
+
     start = jnp.int32(0), jnp.full((b, n_new), -1, jnp.int32), state
-    _, tokens_bn, state = jax.lax.while_loop(going_on, step, start)
+    body = block if _stages(program, state.kept) else step
+    _, tokens_bn, state = jax.lax.while_loop(going_on, body, start)
     return tokens_bn, state
+
+
+def _stages(program: Program, kept: Any) -> bool:
+    """Whether every layer keeps bfloat16 as its bits, in the way of `cache.append`."""
+    model = program.static.model
+    own = model.kv_quant == "none" and all(one.mixer in mixers.own() for one in model.layers)
+    return own and all(x.dtype == jnp.uint16 for x in jax.tree.leaves(kept))
+
+
+def _layouts(program: Program, capacity: int) -> list[Layout]:
+    mask = Mask(program.spec.mask)
+    return [
+        Layout.of(mask._replace(window=one.window, n_sinks=one.n_sinks), capacity)
+        for one in program.static.model.layers
+    ]

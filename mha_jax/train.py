@@ -17,13 +17,31 @@ from mha_jax.model import Model, build
 from mha_jax.tasks import TaskSpec
 
 
+class Tally(NamedTuple):
+    """Sums over the steps since the last row of the record. They are part of the state, so that a
+    row is the same wherever a run was broken off between two rows."""
+
+    loss: jax.Array  # float32
+    grad_norm: jax.Array  # float32
+    n: jax.Array  # int32: steps that count
+
+
+class Watch(NamedTuple):
+    """What is known of bad steps: loss or gradient not finite, or a loss that has exploded."""
+
+    first_loss: jax.Array  # float32: of the first step
+    n_bad: jax.Array  # int32: bad steps
+    first_bad: jax.Array  # int32: the first of them; -1: none
+
+
 class State(NamedTuple):
     """All that a run carries from step to step."""
 
     step: jax.Array  # int32: updates made
     params: Any
     opt: Any
-    diverged_at: jax.Array  # int32: first step whose loss or gradient was not finite; -1: none
+    watch: Watch
+    tally: Tally
 
 
 class HyperArrays(NamedTuple):
@@ -77,13 +95,20 @@ def init(program: Program, hypers: HyperArrays) -> State:
             f"the model has {n_params} parameters, and the cost of its mixers says {told}"
         )
     opt = optim.init(params, program.static.optim)
-    return State(jnp.int32(0), params, opt, jnp.int32(-1))
+    watch = Watch(jnp.float32(0), jnp.int32(0), jnp.int32(-1))
+    return State(jnp.int32(0), params, opt, watch, empty_tally())
+
+
+def empty_tally() -> Tally:
+    """That of no steps."""
+    return Tally(jnp.float32(0), jnp.float32(0), jnp.int32(0))
 
 
 def train_step(
     program: Program, state: State, hypers: HyperArrays, constants: dict[str, jax.Array]
 ) -> tuple[State, dict[str, jax.Array]]:
-    """One update on a fresh batch.
+    """One update on a fresh batch. A bad step is counted, and with `train.on_bad_step` = "ignore"
+    its update and its part of the tally are left out.
 
     Returns:
       The next state, and scalars of the step: `loss` (nats or squared error) and `grad_norm`
@@ -109,9 +134,20 @@ def train_step(
         optim=program.static.optim,
         n_steps=program.static.train.n_steps,
     )
-    bad = ~(jnp.isfinite(value) & jnp.isfinite(norm)) & (state.diverged_at < 0)
-    diverged_at = jnp.where(bad, state.step, state.diverged_at)
-    return State(state.step + 1, params, opt, diverged_at), {"loss": value, "grad_norm": norm}
+    settings, watch = program.static.train, state.watch
+    first_loss = jnp.where(state.step == 0, value, watch.first_loss)
+    bad = ~(jnp.isfinite(value) & jnp.isfinite(norm))
+    if settings.explode:
+        bad |= value > settings.explode * jnp.maximum(first_loss, 1.0)
+    first_bad = jnp.where(bad & (watch.first_bad < 0), state.step, watch.first_bad)
+    watch = Watch(first_loss, watch.n_bad + bad, first_bad)
+    tally = Tally(state.tally.loss + value, state.tally.grad_norm + norm, state.tally.n + 1)
+    if settings.on_bad_step == "ignore":
+        before = (state.params, state.opt, state.tally)
+        params, opt, tally = jax.tree.map(
+            lambda old, new: jnp.where(bad, old, new), before, (params, opt, tally)
+        )
+    return State(state.step + 1, params, opt, watch, tally), {"loss": value, "grad_norm": norm}
 
 
 def train_chunk(
@@ -120,17 +156,14 @@ def train_chunk(
     hypers: HyperArrays,
     constants: dict[str, jax.Array],
     n: jax.typing.ArrayLike,
-) -> tuple[State, dict[str, jax.Array]]:
+) -> State:
     """`n` updates in one dispatch. `n` is traced, so every chunk length is the same program.
 
     Returns:
-      The state after them, and the sums of the steps' scalars (divide by `n`).
+      The state after them.
     """
 
-    def body(_: jax.Array, carry: tuple[State, dict[str, jax.Array]]) -> Any:
-        state, total = carry
-        state, scalars = train_step(program, state, hypers, constants)
-        return state, jax.tree.map(jnp.add, total, scalars)
+    def body(_: jax.Array, state: State) -> State:
+        return train_step(program, state, hypers, constants)[0]
 
-    zero = {"loss": jnp.float32(0), "grad_norm": jnp.float32(0)}
-    return jax.lax.fori_loop(0, n, body, (state, zero))
+    return jax.lax.fori_loop(0, n, body, state)

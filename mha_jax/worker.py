@@ -1,8 +1,9 @@
 """A worker process: reads jobs from standard input, trains them, writes events to standard output.
 
 Both are JSON, one object a line. A job is `{"runs": [directory, ...]}`, all of one group, or
-`{"leave": true}`. The end of standard input means that the launcher is gone, and the worker leaves
-at once: an orphan must never write into a run that a later launch continues.
+`{"leave": true}`. `{"stop": true}`, like SIGTERM, has the worker save the runs it is at, and leave;
+SIGINT is the launcher's to hear. The end of standard input means that the launcher is gone, and the
+worker leaves at once: an orphan must never write into a run that a later launch continues.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import json
 import os
 import queue
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -19,6 +21,7 @@ from typing import Any
 from mha_jax import host
 from mha_jax.engines.base import ANY_CORE
 from mha_jax.parts import held
+from mha_jax.signals import Leave, Wish
 
 
 def main() -> None:
@@ -37,11 +40,18 @@ def main() -> None:
     def emit(event: dict[str, Any]) -> None:
         events.write(json.dumps(event) + "\n")
 
-    jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
+    jobs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    wish = Wish()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda signum, frame: wish.ask(128 + signum))
 
     def read() -> None:
         for line in sys.stdin:
-            jobs.put(line)
+            job = json.loads(line)
+            if "stop" in job:
+                wish.ask()
+            else:
+                jobs.put(job)
         os._exit(0)
 
     threading.Thread(target=read, daemon=True).start()
@@ -55,7 +65,7 @@ def main() -> None:
 
     environment = host.describe(jax.local_devices()[0].device_kind, settings)
     emit({"event": "ready", "process": jax.process_index(), "processes": jax.process_count()})
-    while "runs" in (job := json.loads(jobs.get())):
+    while "runs" in (job := jobs.get()):
         directories = [Path(run) for run in job["runs"]]
         names = {path.name[-10:]: path.name for path in directories}
 
@@ -64,7 +74,10 @@ def main() -> None:
             emit({"event": "note", "text": text})
 
         with held(directories[0].parent, list(names), wait):
-            runner.run_group(directories, emit, environment)
+            try:
+                runner.run_group(directories, emit, environment, wish)
+            except Leave:
+                os._exit(wish.code)
         emit({"event": "ready"})
         if flags.once:
             break

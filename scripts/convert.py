@@ -29,7 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 # The path above makes these importable without an install.
-from mha_jax import convert, launch, store  # noqa: E402
+from mha_jax import convert, launch, signals, store  # noqa: E402
 from mha_jax.engines.base import WorkerError  # noqa: E402
 from mha_jax.flags import RUN, read  # noqa: E402
 from mha_jax.keys import KEYS  # noqa: E402
@@ -56,8 +56,12 @@ def main(argv: list[str]) -> int:
         source = store.read_run(run)
         planned = convert.plan(source, **how)
         root = source.directory.resolve().parent
-        with contextlib.redirect_stdout(sys.stderr):  # progress is no part of the answer
+        # Progress is no part of the answer.
+        with contextlib.redirect_stdout(sys.stderr), signals.handled(signals.stop):
             failed = launch.carry_out([planned], root)
+    except signals.Stopped as stopped:
+        print(f"convert.py: {stopped}", file=sys.stderr)
+        return stopped.code
     except WorkerError as error:
         print(f"convert.py: {error}", file=sys.stderr)
         return 1

@@ -45,7 +45,7 @@ def group_of(mode: str, n_devices: int, lanes: int) -> Group:
 def trained(group: Group, hypers: list[Hypers]) -> Any:
     """The states after 20 steps."""
     arrays = group.hypers(hypers)
-    return group.train_chunk(group.init(arrays), arrays, 20)[0]
+    return group.train_chunk(group.init(arrays), arrays, 20)
 
 
 def lanes_of(group: Group, hypers: list[Hypers]) -> list[Any]:

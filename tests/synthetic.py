@@ -52,7 +52,14 @@ def static(
         ),
         model=config.ModelSpec(**{**fields, "layers": (layer,) * n_layers, **changes}),
         train=config.TrainSpec(
-            n_steps=n_steps, batch_size=64, eval_every=500, n_eval=1024, n_test=4096, n_probe=256
+            n_steps=n_steps,
+            batch_size=64,
+            eval_every=500,
+            n_eval=1024,
+            n_test=4096,
+            n_probe=256,
+            on_bad_step="stop",
+            explode=1e4,
         ),
         optim=config.OptimSpec(200, 0.2, 0.9, 0.999, 1e-8, 1.0),
     )

@@ -53,6 +53,9 @@ class FakeProcess:
     def give(self, directories):
         self.say(directories)
 
+    def stop(self):
+        self.say("stop")
+
     def kill(self):
         self.say("killed")
 

@@ -25,7 +25,7 @@ def _train(group: Group, hypers: list[Hypers], *chunks: int) -> train.State:
     arrays = group.hypers(hypers)
     state = group.init(arrays)
     for n in chunks:
-        state, _ = group.train_chunk(state, arrays, n)
+        state = group.train_chunk(state, arrays, n)
     return jax.device_get(state)
 
 
@@ -70,7 +70,8 @@ def test_a_diverged_lane_harms_nobody():
     wild = Hypers(0, 7, 1e30, 0.0)
     state = _train(group, [RUNS[0], wild, RUNS[2]], 20)
     calm = _train(group, [RUNS[0], RUNS[1], RUNS[2]], 20)
-    assert state.diverged_at[1] >= 0 and list(state.diverged_at[[0, 2]]) == [-1, -1]
+    lost_at = state.watch.first_bad
+    assert lost_at[1] >= 0 and list(lost_at[[0, 2]]) == [-1, -1]
     for r in (0, 2):
         jax.tree.map(lambda a, b, r=r: np.testing.assert_array_equal(a[r], b[r]), state, calm)
 

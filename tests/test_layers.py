@@ -18,7 +18,7 @@ PACKAGE = ROOT / "mha_jax"
 # From the bottom up; a module reads its own layer and those below. A name covers its submodules.
 LAYERS = (
     ("config", "rng", "values", "files", "events", "picture", "host", "labels", "packing", "tune")
-    + ("mixers", "taskref", "terminal", "flags", "alone", "parts"),
+    + ("mixers", "taskref", "terminal", "flags", "alone", "parts", "signals"),
     ("attention", "loss", "optim", "cost", "layer_cost", "tasks", "keys", "rules", "kv_rules")
     + ("schema", "load", "changes", "decode_cost", "presets", "accelerators", "budget")
     + ("kernel_rules",),

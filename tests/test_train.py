@@ -151,8 +151,58 @@ def test_every_step_has_a_batch_of_its_own():
 def test_diverged_at_is_the_first_bad_step_and_stays():
     program = train.Program.of(static("relations"))
     wild = HYPERS._replace(lr=jnp.float32(1e30))
-    state, _ = train.train_chunk(program, train.init(program, wild), wild, {}, 8)
-    first = int(state.diverged_at)
+    state = train.train_chunk(program, train.init(program, wild), wild, {}, 8)
+    first = int(state.watch.first_bad)
     assert 0 < first < 8
-    state, _ = train.train_chunk(program, state, wild, {}, 3)
-    assert int(state.diverged_at) == first
+    state = train.train_chunk(program, state, wild, {}, 3)
+    assert int(state.watch.first_bad) == first and int(state.watch.n_bad) == 11 - first
+
+
+def _with(**changes) -> train.Program:
+    spec = static("relations")
+    return train.Program.of(
+        dataclasses.replace(spec, train=dataclasses.replace(spec.train, **changes))
+    )
+
+
+@pytest.mark.parametrize("policy", ["stop", "ignore"])
+def test_a_bad_step_is_counted_and_its_update_taken_or_left_out(monkeypatch, policy):
+    """A loss that is not a number at the third step."""
+    program, mean_loss = _with(on_bad_step=policy), train.loss.mean_loss
+    step = [0]
+    monkeypatch.setattr(
+        train.loss, "mean_loss", lambda sums: mean_loss(sums) * (np.nan if step[0] == 2 else 1.0)
+    )
+    state = train.init(program, HYPERS)
+    for step[0] in range(5):
+        before, (state, scalars) = state, train.train_step(program, state, HYPERS, {})
+        if step[0] == 2:
+            assert np.isnan(scalars["loss"])
+            same = jax.tree.map(
+                np.array_equal, (before.params, before.opt), (state.params, state.opt)
+            )
+            assert all(jax.tree.leaves(same)) == (policy == "ignore")
+    assert int(state.step) == 5 and int(state.watch.first_bad) == 2
+    finite = all(np.isfinite(x).all() for x in jax.tree.leaves(state.params))
+    assert finite == (policy == "ignore")
+    assert int(state.watch.n_bad) == (1 if policy == "ignore" else 3)
+    assert int(state.tally.n) == (4 if policy == "ignore" else 5)
+    assert np.isfinite(state.tally.loss) == (policy == "ignore")
+
+
+def test_a_loss_explodes_past_so_many_times_the_first_one_or_one(monkeypatch):
+    mean_loss, times = train.loss.mean_loss, [1.0]
+    monkeypatch.setattr(train.loss, "mean_loss", lambda sums: mean_loss(sums) * times[0])
+
+    def first_bad(explode: float, factors: list[float]) -> int:
+        program = _with(explode=explode)
+        state = train.init(program, HYPERS)
+        for times[0] in factors:
+            state, _ = train.train_step(program, state, HYPERS, {})
+        return int(state.watch.first_bad)
+
+    assert first_bad(50.0, [1, 1, 100, 1]) == 2  # 100 times the first loss, of 2.8
+    assert first_bad(50.0, [1, 1, 40, 1]) == -1
+    assert first_bad(0.0, [1, 1e6, 1]) == -1
+    assert first_bad(50.0, [1e-3, 1, 10]) == -1  # the first loss counts as 1: 50 is the bound
+    assert first_bad(50.0, [1e-3, 1, 20]) == 2

@@ -165,19 +165,23 @@ def append(
     """
     layout, c = Layout.of(mask, step.capacity), step.position_bc.shape[1]
 
-    def part(arrays: Cache, position_bs: jax.Array) -> Part:
-        keys, values_bksh = read({n: numbers(x) for n, x in arrays.items()}, position_bs)
-        seen_bcs = mask.sees(step.position_bc[:, :, None], position_bs[:, None, :])
-        return Part(keys, values_bksh, seen_bcs & (position_bs[:, None, :] >= 0))
-
     after = {
         name: put(x, new[name], step.length_b, step.n_valid_b, layout) for name, x in kept.items()
     }
     if c == 1:
-        return after, (part(after, layout.positions(step.length_b + step.n_valid_b)),)
+        at_bs = layout.positions(step.length_b + step.n_valid_b)
+        return after, (part(after, at_bs, step, mask, read),)
     # As they will stand in the cache, so that a chunk reads what single steps do.
     chunk = {name: stored(new[name], x.dtype).transpose(0, 2, 1, 3) for name, x in kept.items()}
-    return after, (part(kept, layout.positions(step.length_b)), part(chunk, step.own()))
+    before = part(kept, layout.positions(step.length_b), step, mask, read)
+    return after, (before, part(chunk, step.own(), step, mask, read))
+
+
+def part(arrays: Cache, position_bs: jax.Array, step: Step, mask: Mask, read: Reader) -> Part:
+    """What the next tokens' queries read of what is stored at these positions; -1: nothing is."""
+    keys, values_bksh = read({n: numbers(x) for n, x in arrays.items()}, position_bs)
+    seen_bcs = mask.sees(step.position_bc[:, :, None], position_bs[:, None, :])
+    return Part(keys, values_bksh, seen_bcs & (position_bs[:, None, :] >= 0))
 
 
 def attend(
@@ -185,7 +189,8 @@ def attend(
 ) -> jax.Array:
     """z_bckgh of queries over keys that stand anywhere, float32.
 
-    As `core.reference`, with scores and softmax in float32.
+    As `core.reference`, with scores and softmax in float32. Where both queries and keys are
+    bfloat16, so are the factors of the products: no key or value is made wider.
 
     Args:
       q: for each of the parts' keys the queries, [b, c, k, g, h].
@@ -194,7 +199,7 @@ def attend(
       sink_kg: a logit of each head that takes part in its softmax and has no value.
     """
     b, c, k, g = q[0].shape[:4]
-    rows = [_rows(x * scale) for x in q]
+    rows = [_rows(x, scale) for x in q]
     scores_bkrs = jnp.concatenate([_scores(rows, part) for part in parts], axis=-1)
     # The rows r are (c, g).
     sink_1kr1 = None if sink_kg is None else jnp.tile(sink_kg, (1, c))[None, :, :, None]
@@ -203,13 +208,15 @@ def attend(
     for part in parts:
         n_slots = part.values_bksh.shape[2]
         here_bkrs = weights_bkrs[..., start : start + n_slots]
-        total, start = total + _weighted(here_bkrs, part), start + n_slots
+        total = total + _times(here_bkrs.astype(q[0].dtype), part.values_bksh, "bkrs,bksh->bkrh")
+        start += n_slots
     return total.reshape(b, k, c, g, -1).transpose(0, 2, 1, 3, 4)
 
 
-def _rows(q_bckgh: jax.Array) -> jax.Array:
+def _rows(q_bckgh: jax.Array, scale: float) -> jax.Array:
     b, c, k, g, h = q_bckgh.shape
-    return q_bckgh.astype(jnp.float32).transpose(0, 2, 1, 3, 4).reshape(b, k, c * g, h)
+    scaled = (q_bckgh.astype(jnp.float32) * scale).astype(q_bckgh.dtype)
+    return scaled.transpose(0, 2, 1, 3, 4).reshape(b, k, c * g, h)
 
 
 def _scores(rows: Sequence[jax.Array], part: Part) -> jax.Array:
@@ -218,15 +225,18 @@ def _scores(rows: Sequence[jax.Array], part: Part) -> jax.Array:
     for q_bkrh, keys_bksh in zip(rows, part.keys, strict=True):
         shared = keys_bksh.shape[1] != k
         q_bkrh = q_bkrh.reshape(b, 1, k * r, -1) if shared else q_bkrh
-        scores_bkrs = jnp.einsum("bkrh,bksh->bkrs", q_bkrh, keys_bksh.astype(jnp.float32))
+        scores_bkrs = _times(q_bkrh, keys_bksh, "bkrh,bksh->bkrs")
         total = total + scores_bkrs.reshape(b, k, r, -1)
     # An empty row, of a token that does not count, becomes a mean: nothing reads it.
     seen_bkrs = jnp.repeat(part.seen_bcs, r // part.seen_bcs.shape[1], axis=1)[:, None]
     return jnp.where(seen_bkrs, total, LOWEST)
 
 
-def _weighted(weights_bkrs: jax.Array, part: Part) -> jax.Array:
-    return jnp.einsum("bkrs,bksh->bkrh", weights_bkrs, part.values_bksh.astype(jnp.float32))
+def _times(rows: jax.Array, kept: jax.Array, letters: str) -> jax.Array:
+    """A product in float32, or with both factors in bfloat16 and sums in float32."""
+    dtype = jnp.bfloat16 if rows.dtype == kept.dtype == jnp.bfloat16 else jnp.float32
+    factors = (rows.astype(dtype), kept.astype(dtype))
+    return jnp.einsum(letters, *factors, preferred_element_type=jnp.float32)
 
 
 def nbytes(cache: Any) -> int:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from mha_jax.attention import cache, core, kernels, per_head, quantised
+from mha_jax.attention import cache, core, kernels, per_head, quantised, staged
 from mha_jax.attention.product import product
 from mha_jax.attention.stops import Context
 from mha_jax.config import LayerSpec, ModelSpec
@@ -171,8 +171,8 @@ class Kind(nnx.Module):
         }
 
     def append(
-        self, kept: cache.Cache, new: cache.Cache, step: cache.Step
-    ) -> tuple[cache.Cache, tuple[cache.Part, ...]]:
+        self, kept: Any, new: cache.Cache, step: cache.Step
+    ) -> tuple[Any, tuple[cache.Part, ...]]:
         """What is stored after the next tokens, and what their queries read."""
         if self.quantised is not None:
             return self.quantised.append(kept, new, step)
@@ -180,7 +180,8 @@ class Kind(nnx.Module):
         def read(arrays: cache.Cache, position_bs: jax.Array) -> Any:
             return self.read(arrays, position_bs, step.capacity)
 
-        return cache.append(kept, new, step, self.mask, read)
+        form = staged if isinstance(kept, staged.Staged) else cache
+        return form.append(kept, new, step, self.mask, read)
 
     def attend(self, q: tuple[jax.Array, ...], parts: tuple[cache.Part, ...]) -> jax.Array:
         """Heads [b, c, n, h] of queries that read these parts."""

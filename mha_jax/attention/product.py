@@ -16,12 +16,11 @@ def product(x: jax.Array, w: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Arra
     x is the wider one. There dy^T x is made and turned: the barrier keeps the two apart, which the
     compiler would join again. bfloat16: see `_narrow`.
     """
-    if x.shape[0] < w.shape[0]:  # few rows, as in decoding: what is done to w would cost more
-        return x.astype(dtype) @ w.astype(dtype)
     if jnp.dtype(dtype) == jnp.bfloat16:
         return _narrow(x.astype(dtype), w)
     x, w = x.astype(dtype), w.astype(dtype)
-    if w.shape[0] <= w.shape[1]:
+    few = x.shape[0] < w.shape[0]  # as in decoding: what is done to w would cost more
+    if few or w.shape[0] <= w.shape[1]:
         return x @ w
     return jax.lax.dot_general(x, jax.lax.optimization_barrier(w.T), (((1,), (1,)), ((), ())))
 

@@ -31,7 +31,7 @@ def build(run: dict[str, Any], lanes: int) -> dict[str, Any]:
     state = jax.jit(jax.vmap(lambda h: train.init(program, h)))(hypers)
 
     def chunk(state: train.State, hypers: train.HyperArrays, constants: Any, n: Any) -> Any:
-        return train.train_chunk(program, state, hypers, constants, n)[0]
+        return train.train_chunk(program, state, hypers, constants, n)
 
     over = jax.vmap(chunk, in_axes=(0, 0, None, None))
     arguments = (hypers, constants, jnp.int32(1))

@@ -59,12 +59,12 @@ def overhead(
     hypers = group.hypers([Hypers(seed=0, data_seed=0, lr=1e-3, weight_decay=0.0)])
     state = group.init(hypers)
     group.follow(state)
-    state, _ = group.train_chunk(state, hypers, 1)  # compiles, and is not timed
+    state = group.train_chunk(state, hypers, 1)  # compiles, and is not timed
     state = group.init(hypers)
     sides: dict[str, list[float]] = {"chunk_s": [], "probe_s": []}
     for step in range(0, static.train.n_steps, every):
         start = time.perf_counter()
-        state, _ = group.train_chunk(state, hypers, every)
+        state = group.train_chunk(state, hypers, every)
         jax.block_until_ready(state)
         between = time.perf_counter()
         group.follow(state)

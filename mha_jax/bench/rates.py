@@ -35,12 +35,12 @@ def training(static: StaticConfig, lanes: int, peaks: Mapping[str, Any]) -> dict
     """
     group = Group(static, lanes=lanes, mode="vmap")
     hypers = group.hypers([Hypers(seed, seed, 1e-3, 0.0) for seed in range(lanes)])
-    state, _ = group.train_chunk(group.init(hypers), hypers, 1)  # compiles
+    state = group.train_chunk(group.init(hypers), hypers, 1)  # compiles
     jax.block_until_ready(state)
     n, seconds = 1, list[float]()
     while len(seconds) < _REPS:
         start = time.perf_counter()
-        state, _ = group.train_chunk(state, hypers, n)
+        state = group.train_chunk(state, hypers, n)
         jax.block_until_ready(state)
         took = time.perf_counter() - start
         if (

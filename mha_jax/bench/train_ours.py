@@ -45,7 +45,7 @@ def build(run: dict[str, Any], n_models: int, write: str, n_batches: int) -> dic
     ]
     if write:
         np.savez(write, **_arrays(group, one, hypers[0], n_batches))
-    warm, _ = group.train_chunk(group.init(hypers[0]), hypers[0], 1)
+    warm = group.train_chunk(group.init(hypers[0]), hypers[0], 1)
     jax.block_until_ready(warm)
     _built.update(group=group, hypers=hypers, states=[group.init(h) for h in hypers])
     return {"compile_s": group.compile_s}
@@ -75,10 +75,11 @@ def losses(n: int) -> dict[str, Any]:
     """Of n steps of the first run, made by the program that is timed."""
     told: dict[str, list[float]] = {"losses": [], "grad_norms": []}
     for _ in range(n):
-        state, scalars = _built["group"].train_chunk(_built["states"][0], _built["hypers"][0], 1)
-        _built["states"][0] = state
-        told["losses"].append(float(scalars["loss"][0]))
-        told["grad_norms"].append(float(scalars["grad_norm"][0]))
+        group = _built["group"]
+        state = group.train_chunk(_built["states"][0], _built["hypers"][0], 1)
+        told["losses"].append(float(state.tally.loss[0]))
+        told["grad_norms"].append(float(state.tally.grad_norm[0]))
+        _built["states"][0] = group.emptied(state, [True])
     return told
 
 
@@ -88,7 +89,7 @@ def steps(n: int) -> dict[str, float]:
 
     def work() -> None:
         for i, state in enumerate(states):
-            states[i], _ = group.train_chunk(state, hypers[i], n)
+            states[i] = group.train_chunk(state, hypers[i], n)
         jax.block_until_ready(states)
 
     return timed(work)

@@ -34,7 +34,11 @@ class End:
 
 def unable(end: End, log: Path) -> WorkerError:
     """What to raise of a worker that never asked for work: its last words are in `log`."""
-    lines = [line for line in log.read_text().splitlines() if line.strip()]
+    lines = [
+        line
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
+        if line.strip()
+    ]
     said = f": {lines[-1].strip()}" if lines else ""
     return WorkerError(f"a worker ended before its first job ({end.told}){said}; see {log}")
 
@@ -50,6 +54,9 @@ class Worker(Protocol):
 
     def close(self) -> None:
         """There is nothing more to do: the worker leaves."""
+
+    def stop(self) -> None:
+        """Asks the worker to save what it is at, and to leave; its end is told as ever."""
 
     def kill(self) -> None:
         """Ends the worker, whatever it does. It is gone when this returns."""

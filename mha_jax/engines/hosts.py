@@ -102,7 +102,8 @@ class _Lent:
     """The worker, while a pool has it."""
 
     def __init__(self, hosts: Hosts, process: Process):
-        self._hosts, self.give, self.kill = hosts, process.give, process.kill
+        self._hosts, self.give = hosts, process.give
+        self.stop, self.kill = process.stop, process.kill
 
     def close(self) -> None:
         """It waits for the next pool."""

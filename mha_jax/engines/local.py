@@ -58,6 +58,10 @@ class Process:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
 
+    def stop(self) -> None:
+        """The worker saves what it is at, and leaves."""
+        self.say({"stop": True})
+
     def kill(self) -> None:
         """Ends the worker and waits for its end."""
         self._process.kill()

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from mha_jax.parts import WHOLE, Part
 from mha_jax.values import Problem, nearest
 
-FLAGS = ("--workers", "--engine", "--ray_address", "--part", "--hosts")
+FLAGS = ("--workers", "--engine", "--ray_address", "--part", "--hosts", "--stuck_after")
 ENGINES = ("local", "ray")
 _MOST = 1024  # workers, parts, hosts
 _PART = re.compile(r"([0-9]{1,4})/([0-9]{1,4})", re.ASCII)
@@ -27,6 +27,7 @@ class Options:
     ray_address: str | None = None  # None: as ray.init finds one, or a new one on this machine
     part: Part = WHOLE
     hosts: str | None = None  # "auto" or "HOST:PORT,INDEX,COUNT"
+    stuck_after_s: float = 1800.0  # a worker that tells nothing for so long is ended
 
     @property
     def log_name(self) -> str:
@@ -55,6 +56,7 @@ def read(flags: Mapping[str, str]) -> tuple[Options, list[Problem]]:
         given.get("--ray_address"),
         Part(int(named[1]), int(named[2])) if named else WHOLE,
         given.get("--hosts"),
+        float(given.get("--stuck_after", Options.stuck_after_s)),
     ), []
 
 
@@ -63,6 +65,10 @@ def _wrong(given: Mapping[str, str]) -> Iterator[Problem]:
     workers, engine, part, hosts = map(given.get, ("--workers", "--engine", "--part", "--hosts"))
     if workers and not (workers.isascii() and workers.isdigit() and _fits(workers)):
         yield Problem("--workers", workers, f"must be an integer from 1 to {_MOST}; choose one")
+    stuck_after = given.get("--stuck_after", "1")
+    if not (stuck_after.isascii() and stuck_after.isdigit() and 1 <= int(stuck_after[:9]) <= 10**7):
+        rule = "must be whole seconds from 1 to 10000000; choose a number"
+        yield Problem("--stuck_after", stuck_after, rule)
     if engine and engine not in ENGINES:
         fix = nearest(engine, ENGINES) or "; choose one"
         yield Problem("--engine", engine, f"must be one of {', '.join(ENGINES)}{fix}")

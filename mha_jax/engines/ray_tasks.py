@@ -7,7 +7,6 @@ Jobs, events and results go through the work directory, which all nodes see at o
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import queue
@@ -20,11 +19,11 @@ from types import TracebackType
 from typing import Any
 
 from mha_jax import host
+from mha_jax.engines import ray_task
 from mha_jax.engines.base import ANY_CORE, End, Listen, Slot
 from mha_jax.parts import Part
 
 _CONNECT_S = 10.0  # within which a cluster answers; Ray itself waits for more than a minute
-_POLL_S = 0.2  # between looks at what a task's worker has told
 _FORWARDED = ("JAX_", "XLA_", "MHA_JAX_", "PYTHONPATH", "OMP_NUM_THREADS", "GLIBC_TUNABLES")
 
 
@@ -84,7 +83,7 @@ class RayTasks:
         n_cpus = 1 if self._gpus or slot == ANY_CORE else max(_cpus())
         remote = ray.remote(
             num_cpus=n_cpus, num_gpus=1 if self._gpus else 0, max_retries=0, name="mha_jax"
-        )(_task())
+        )(ray_task.function())
         flags = ["--once"] if slot is None else ["--once", f"--cpu={slot}"]
         return RayWorker(remote, flags, self._settings(), self._log, listen)
 
@@ -107,7 +106,7 @@ class RayWorker:
         self._remote, self._flags, self._settings = remote, flags, settings
         self._log, self._listen = log, listen
         self._jobs: queue.SimpleQueue[list[str] | None] = queue.SimpleQueue()
-        self._killed = threading.Event()
+        self._killed, self._asked = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -117,6 +116,11 @@ class RayWorker:
 
     def close(self) -> None:
         """No task is left."""
+        self._jobs.put(None)
+
+    def stop(self) -> None:
+        """The task's worker saves what it is at, and leaves."""
+        self._asked.set()
         self._jobs.put(None)
 
     def kill(self) -> None:
@@ -140,13 +144,15 @@ class RayWorker:
         import ray
 
         name = self._log.parent / f"task-{uuid.uuid4().hex}"
-        told = _Told(name.with_suffix(".jsonl"), self._listen)
+        told = ray_task.Told(name.with_suffix(".jsonl"), self._listen)
         end: str | None = None
         lost = False
         ref = self._remote.remote(json.dumps({"runs": job}), str(name), self._flags, self._settings)
         try:
-            while not ray.wait([ref], timeout=_POLL_S)[0]:
+            while not ray.wait([ref], timeout=ray_task.POLL_S)[0]:
                 told.read()
+                if self._asked.is_set():
+                    name.with_suffix(".stop").touch()
                 if self._killed.is_set():
                     ray.cancel(ref, force=True)
             end = f"exit code {ray.get(ref)}"
@@ -156,34 +162,10 @@ class RayWorker:
             cause = getattr(error, "cause", None) or error
             end = f"its Ray task failed: {(str(cause).splitlines() or [type(error).__name__])[0]}"
         told.read()
-        _append(name.with_suffix(".log"), self._log)
+        ray_task.put_away(name.with_suffix(".log"), self._log)
         if told.n_ready == 2:  # one at its start, one after the job
             return None
         return End(end, was_ready=told.n_ready > 0, place_lost=lost)
-
-
-class _Told:
-    """The events that a worker writes to a file, read as they come."""
-
-    def __init__(self, path: Path, listen: Listen):
-        self._path, self._listen, self._offset, self.n_ready = path, listen, 0, 0
-
-    def read(self) -> None:
-        """Passes on the whole lines that are new; "ready" is counted and kept."""
-        try:
-            with self._path.open("rb") as file:  # opened anew: NFS then asks its server
-                file.seek(self._offset)
-                lines = file.read()
-        except FileNotFoundError:
-            return
-        whole = lines[: lines.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        for line in whole.splitlines():
-            event = json.loads(line)
-            if event["event"] == "ready":
-                self.n_ready += 1
-            else:
-                self._listen(event)
 
 
 def _cpus() -> list[int]:
@@ -198,40 +180,3 @@ def _reach(address: str) -> None:
     name, _, port = address.rpartition(":")
     if name and port.isdecimal():
         socket.create_connection((name, int(port)), _CONNECT_S).close()
-
-
-def _append(path: Path, log: Path) -> None:
-    """Puts what a task's worker printed to the common log, and removes the task's files."""
-    with contextlib.suppress(OSError):
-        with log.open("ab") as file:
-            file.write(path.read_bytes())
-        path.unlink()
-    path.with_suffix(".jsonl").unlink(missing_ok=True)
-
-
-def _task() -> Any:
-    """What a task runs. It is made here, and not at the top, because Ray then sends its code: a
-    function of a module would be imported on the node, by a Ray that does not know where from."""
-
-    def task(job: str, name: str, flags: list[str], settings: dict[str, str]) -> int:
-        import os
-        import subprocess
-        import sys
-
-        env = {**os.environ, **settings}
-        if "OMP_NUM_THREADS" not in settings:
-            env.pop("OMP_NUM_THREADS", None)  # Ray sets it
-        with open(f"{name}.jsonl", "wb") as events, open(f"{name}.log", "wb") as log:
-            worker = subprocess.Popen(
-                [sys.executable, "-m", "mha_jax.worker", *flags],
-                stdin=subprocess.PIPE,  # stays open as long as this process lives
-                stdout=events,
-                stderr=log,
-                env=env,
-            )
-            assert worker.stdin is not None
-            worker.stdin.write(job.encode() + b"\n")
-            worker.stdin.flush()
-            return worker.wait()
-
-    return task

@@ -67,6 +67,7 @@ def run_rows(runs: Sequence[StoredRun]) -> list[Row]:
                 "status": run.status,
                 "step": summary.get("step"),
                 "diverged_at": summary.get("diverged_at"),
+                "bad_steps": summary.get("bad_steps"),
                 "mixed": run.environment.get("mixed"),
                 "metric": spec.metric,
                 "direction": spec.direction,
