@@ -14,7 +14,10 @@ from typing import Any
 def write_atomic(path: Path, data: str | bytes) -> None:
     """Writes a file under a temporary name, forces it to the disk, and renames it into place."""
     raw = data.encode() if isinstance(data, str) else data
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:  # it names the temporary file
+        raise OSError(error.errno, error.strerror, str(path)) from None
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(raw)
