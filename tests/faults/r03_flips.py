@@ -1,0 +1,65 @@
+"""R3: single bits flipped in every file of a checkpoint. Each is detected, and an older checkpoint
+with a named reason is taken, or harmless: what is restored is bit for bit what was saved.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tests.faults import small
+from tests.faults.stored import Stored
+from tests.faults.tally import Tally, draws, say
+
+FLIPS = (200, 2000)  # quick, full
+RESUMED = (1, 5)
+
+
+def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
+    """The rows of R3."""
+    draw, tally = draws(seed, "R3"), Tally("R3 flipped bits")
+    root = small.broken_off(directory.parent, directory / "flips")
+    run_dir = draw.choice(small.runs(root))
+    stored = Stored(run_dir)
+    seen = {"fallback": 0, "harmless": 0, "refused": 0, "raised": 0}
+    files = stored.files()
+    for i in range(FLIPS[not quick]):
+        path = files[i % len(files)]
+        good = path.read_bytes()
+        bit = draw.randrange(8 * len(good))
+        path.write_bytes(flipped(good, bit))
+        how, wrong = stored.after_damage()
+        seen[how] += 1
+        if how == "refused":  # the older ones are whole
+            wrong = ["refused, although older checkpoints are whole"]
+        tally.add(wrong, f"bit {bit} of {path.relative_to(run_dir)}")
+        path.write_bytes(good)
+    tally.told.append(", ".join(f"{n} {how}" for how, n in seen.items() if n))
+    say(f"R3: {tally.passed} of {tally.tried} flips")
+    resumed = Tally("R3 resumed after a flip")
+    for i in range(RESUMED[not quick]):
+        resumed.add(_resumed(directory / f"resumed_{i}", draw))
+    shutil.rmtree(directory / "flips")
+    return [tally.row(), resumed.row()]
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    """The bytes with one bit changed."""
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def _resumed(home: Path, draw: Any) -> list[str]:
+    """A bit of the newest arrays is flipped, and the sweep goes on from the checkpoint before."""
+    whole, _ = small.unbroken(home.parents[1])
+    config, out = small.write(home), home / "out"
+    run_dir = draw.choice(small.runs(small.broken_off(home.parents[1], out)))
+    newest = small.saved(run_dir.parent)[run_dir.name]
+    path = run_dir / "checkpoints" / str(newest) / "data-1" / "state" / "0"
+    path.write_bytes(flipped(path.read_bytes(), draw.randrange(8 * path.stat().st_size)))
+    ended = small.launch(config, out)
+    wrong = ended.wrong(0) or small.differences(run_dir.parent, whole)
+    told = [line for line in ended.out.splitlines() if f"checkpoint {newest} skipped" in line]
+    return wrong + ([] if len(told) == 1 else [f"{len(told)} lines tell of it instead of one"])

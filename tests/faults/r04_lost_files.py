@@ -1,0 +1,48 @@
+"""R4: every file of the newest checkpoint truncated, emptied, deleted. An older one is taken, with
+a named reason; never step 0.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tests.faults import small
+from tests.faults.stored import Stored
+from tests.faults.tally import Tally, draws
+
+
+def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
+    """The row of R4: every file, each way, whatever the counts are."""
+    draw, tally = draws(seed, "R4"), Tally("R4 truncated, emptied, deleted files")
+    run_dir = draw.choice(small.runs(small.broken_off(directory.parent, directory)))
+    stored = Stored(run_dir)
+    for path in [*stored.files(), *_folders(stored)]:
+        for damage in ("truncated", "emptied", "deleted", "grown", "a directory in its place"):
+            if path.is_dir() and damage != "deleted":
+                continue
+            aside = directory / "aside"
+            path.rename(aside)
+            if damage == "truncated":
+                path.write_bytes(aside.read_bytes()[: draw.randrange(1, aside.stat().st_size)])
+            elif damage == "emptied":
+                path.write_bytes(b"")
+            elif damage == "grown":
+                path.write_bytes(aside.read_bytes() + b"\0")
+            elif damage == "a directory in its place":
+                path.mkdir()
+            how, wrong = stored.after_damage()
+            if how != "fallback":
+                wrong = wrong or [f"{how} instead of an older checkpoint"]
+            tally.add(wrong, f"{path.relative_to(run_dir)} {damage}")
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            aside.rename(path)
+    if stored.after_damage() != ("harmless", []):
+        tally.add("the checkpoint is not whole again: the case is wrong")
+    return [tally.row()]
+
+
+def _folders(stored: Stored) -> list[Path]:
+    newest = stored.root / str(stored.steps[-1])
+    return sorted(path for path in newest.rglob("*") if path.is_dir())
