@@ -17,19 +17,22 @@ STALE = (1, 5)
 def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
     """The rows of R9."""
     draw, second, stale = draws(seed, "R9"), Tally("R9 second launch"), Tally("R9 stale lock")
-    whole, span_s = small.unbroken(directory.parent)
+    whole, _ = small.unbroken(directory.parent)
     n = SECONDS[not quick]
     for i in range(n):
         config = small.write(directory / f"second_{i}")
         out, root = config.parent / "out", config.parent / "out" / small.NAME
-        first = small.start(config, out)
+        go = config.parent / "go"
+        hold = {"name": "hold", "at": draw.randrange(1, 40), "until": str(go)}
+        first = small.start(config, out, faults=[hold])
         small.wait_for(lambda root=root: (root / ".lock").exists(), pause_s=0.001)
-        time.sleep(draw.uniform(0, span_s / 2))
+        time.sleep(draw.uniform(0, 3))
         by = out
         if i % 2:  # the same directory by another name
             by = config.parent / "by_another_name"
             by.symlink_to(out)
         refused = small.launch(config, by)
+        go.touch()
         ended = small.finish(first)
         wrong = [f"first: {w}" for w in ended.wrong(0)] + _refused(refused, first.pid)
         second.add(wrong or small.differences(root, whole), "by a link" if i % 2 else "")

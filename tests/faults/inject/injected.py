@@ -101,16 +101,16 @@ def slow(by_s: float) -> dict:
     return {"mha_jax.group": in_group}
 
 
-def hold(at: int) -> dict:
-    """Every worker that comes to its `at`-th dispatch stays there."""
+def hold(at: int, until: str = "") -> dict:
+    """Every worker that comes to its `at`-th dispatch stays there, until a file is there."""
 
     def in_group(group):
         plain, calls = group.Group.train_chunk, [0]
 
         def train_chunk(self, *args, **kwargs):
             calls[0] += 1
-            while calls[0] >= at:
-                time.sleep(3600)
+            while calls[0] >= at and not (until and os.path.exists(until)):
+                time.sleep(0.05)
             return plain(self, *args, **kwargs)
 
         group.Group.train_chunk = train_chunk
