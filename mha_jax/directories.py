@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mha_jax import config, store, tensorboard
-from mha_jax.files import within, write_json_atomic
+from mha_jax.files import within, write_signed
 from mha_jax.planned import PURPOSES, PlannedRun
 
 
@@ -24,7 +24,7 @@ def place(runs: list[PlannedRun], root: Path) -> dict[str, Path]:
         directories[run.hash] = directory
         if run.hash not in there or _told_anew(directory, planned.about):
             directory.mkdir(exist_ok=True)
-            write_json_atomic(
+            write_signed(
                 directory / "config.json",
                 {
                     "schema_version": config.SCHEMA_VERSION,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -60,6 +61,33 @@ def write_json_atomic(path: Path, value: Any) -> None:
     """`write_atomic` of a JSON value; a number that is not finite becomes the string "nan", "inf"
     or "-inf"."""
     write_atomic(path, json.dumps(plain(value), indent=1, allow_nan=False) + "\n")
+
+
+def write_signed(path: Path, value: dict[str, Any]) -> None:
+    """`write_json_atomic` of an object with the SHA-256 of its content beside it, by which
+    `is_as_written` knows it again."""
+    write_json_atomic(path, {**value, "sha256": _own_digest(value)})
+
+
+def is_as_written(value: dict[str, Any]) -> bool:
+    """Whether an object that was read is the one that `write_signed` was given. True where there is
+    no SHA-256 in it: older code wrote none."""
+    body = dict(value)
+    return body.pop("sha256", None) in (None, _own_digest(body))
+
+
+def _own_digest(value: dict[str, Any]) -> str:
+    """SHA-256 of a JSON object, hex: the same before it is written and after it is read."""
+    as_read = json.loads(json.dumps(plain(value)))  # keys that are numbers become strings
+    text = json.dumps(as_read, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def fingerprint(path: Path) -> list[Any]:
+    """Size in bytes and SHA-256 of a file."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return [file.tell(), digest]
 
 
 def plain(value: Any) -> Any:

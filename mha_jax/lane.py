@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from mha_jax import branch, config, outcome, runstate, start, store, tensorboard
 from mha_jax.checkpoint import Checkpoints
-from mha_jax.files import within, write_json_atomic
+from mha_jax.files import fingerprint, within, write_signed
 from mha_jax.tasks import TaskSpec
 from mha_jax.train import State, Watch
 from mha_jax.writer import RunWriter
@@ -158,7 +158,9 @@ class Lane:
         rows, _ = store.read_records(self.directory / "metrics.jsonl")
         evaluations = [row for row in rows if f"eval/{self.spec.metric}" in row]
         last = {key: value for key, value in evaluations[-1].items() if key.startswith("eval/")}
-        write_json_atomic(
+        names = ("metrics.jsonl", "heads.csv", "indices.json")
+        paths = [self.directory / name for name in names]
+        write_signed(
             self.directory / "summary.json",
             {
                 "status": "done" if diverged_at < 0 else "diverged",
@@ -174,6 +176,7 @@ class Lane:
                 "heads": of_heads,
                 "steps_to_threshold": outcome.steps_to_threshold(evaluations, self.spec),
                 "error": None,
+                "files": {path.name: fingerprint(path) for path in paths if path.exists()},
                 "attempts": runstate.read(self.directory).attempts,
                 "timing": {
                     **self.clock,
@@ -227,7 +230,7 @@ def _record_environment(
         text = f"resumed with other {', '.join(changed)} than before: marked mixed, see run.json"
         emit({"event": "note", "text": f"{directory.name}: {text}"})
     sessions = [*sessions, environment]
-    write_json_atomic(path, {**environment, "mixed": lost or bool(changed), "sessions": sessions})
+    write_signed(path, {**environment, "mixed": lost or bool(changed), "sessions": sessions})
 
 
 def _conditions(environment: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from mha_jax import host
-from mha_jax.files import write_json_atomic
+from mha_jax.files import is_as_written, write_signed
 
 MAX_ATTEMPTS = 2  # of a run that fails; a failure that repeats itself is final at once
 
@@ -37,6 +37,8 @@ def read(directory: Path) -> RunState:
     """
     try:
         summary = json.loads((directory / "summary.json").read_bytes())
+        if not is_as_written(summary):
+            return RunState()
         if summary["status"] in ("done", "diverged"):
             return RunState(done=True)
         if summary["status"] == "failed" and summary["source"] == host.source_digest():
@@ -50,7 +52,7 @@ def record_failure(directory: Path, error: str) -> RunState:
     """Notes a failed attempt in `summary.json`; the error is one line."""
     before = read(directory)
     state = RunState(False, before.attempts + 1, before.error == error, error)
-    write_json_atomic(
+    write_signed(
         directory / "summary.json",
         {
             "status": "failed",

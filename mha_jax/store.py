@@ -3,26 +3,26 @@
 `config.json` is the identity of a run: its content must hash to the name of its directory,
 otherwise the numbers beside it belong to something else and the directory is refused. What can be
 lost without lying (a torn line of `metrics.jsonl`, a row of `heads.csv`, an unreadable
-`summary.json`) is left out and named in `problems`.
+`summary.json`) is left out and named in `problems`. The JSON files carry their own SHA-256, and
+`summary.json` that of the other records: a digit that has flipped is a number too.
 """
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
-import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from mha_jax import config
-from mha_jax.files import within
+from mha_jax.files import fingerprint, is_as_written, within
+from mha_jax.rows import NON_FINITE, read_heads, read_records
 from mha_jax.tasks import TaskSpec
 
 STATUSES = ("done", "diverged", "failed", "unfinished")
 _DIRECTORY = re.compile(r"-([0-9a-f]{10})$")
-_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,14 +63,36 @@ class StoredRun:
             ) from None
 
     def history(self) -> tuple[list[dict[str, Any]], list[str]]:
-        """`metrics.jsonl` as `read_records` gives it; no rows if the run never wrote any."""
-        path = self.directory / "metrics.jsonl"
-        return read_records(path) if path.exists() else ([], [])
+        """`metrics.jsonl` as `read_records` gives it; no rows if the run never wrote any, or if it
+        is not what it was when the run ended and no damaged line explains it."""
+        return self._believed("metrics.jsonl", read_records)
 
     def heads(self) -> tuple[list[dict[str, Any]], list[str]]:
-        """`heads.csv` as `read_heads` gives it; no rows if the run has not come that far."""
-        path = self.directory / "heads.csv"
-        return read_heads(path) if path.exists() else ([], [])
+        """`heads.csv` as `read_heads` gives it; no rows if the run has not come that far, or as for
+        `history`."""
+        return self._believed("heads.csv", read_heads)
+
+    def changed(self, name: str) -> str:
+        """How a file is another one than it was when the run ended, one line; "" if it is not, or
+        if the run has not ended."""
+        told = self.summary.get("files", {}).get(name)
+        path = self.directory / name
+        if told is None:
+            return ""
+        if not path.is_file():
+            return f"{path}: missing, although the run is over"
+        if fingerprint(path) != told:
+            return f"{path}: changed after the run ended: its SHA-256 differs"
+        return ""
+
+    def _believed(
+        self, name: str, read: Callable[[Path], tuple[list[dict[str, Any]], list[str]]]
+    ) -> tuple[list[dict[str, Any]], list[str]]:
+        path, changed = self.directory / name, self.changed(name)
+        rows, problems = read(path) if path.is_file() else ([], [])
+        if changed and not problems:  # which of its rows is wrong, nobody knows
+            return [], [f"{changed}; left out"] if path.is_file() else [changed]
+        return rows, [*problems, changed] if changed else problems
 
 
 def read_run(directory: str | Path) -> StoredRun:
@@ -100,15 +122,17 @@ def read_run(directory: str | Path) -> StoredRun:
     about = data.get("about")
     if not isinstance(about, dict):
         raise ValueError(f"{path}: 'about' must be an object, got {about!r}")
+    if not is_as_written(data):
+        raise ValueError(f"{path}: damaged: its SHA-256 differs; restore it")
     problems: list[str] = []
-    return StoredRun(
-        directory=directory,
-        run=run,
-        about=about,
-        environment=_optional(directory / "run.json", problems),
-        summary=_summary(directory / "summary.json", problems),
-        problems=tuple(problems),
-    )
+    summary = _summary(directory / "summary.json", problems)
+    environment = _optional(directory / "run.json", problems)
+    if "files" in summary and not (directory / "run.json").exists():
+        problems.append(f"{directory / 'run.json'}: missing, although the run is over")
+    stored = StoredRun(directory, run, about, environment, summary, ())
+    if changed := stored.changed("indices.json"):
+        problems.append(f"{changed}; left out")
+    return dataclasses.replace(stored, problems=tuple(problems))
 
 
 def read_sweep(root: str | Path) -> tuple[list[StoredRun], list[str]]:
@@ -147,68 +171,6 @@ def read_sweep(root: str | Path) -> tuple[list[StoredRun], list[str]]:
     return [found[run_hash] for run_hash in in_order], problems
 
 
-def read_records(path: str | Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of a `metrics.jsonl`, and a line for each damaged one.
-
-    A row is `{"step": int, "<name>": float, ...}`; "nan", "inf" and "-inf" become floats. A line
-    that is not such an object (torn by a crash, edited) is skipped.
-    """
-    rows, problems = [], []
-    for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):
-        row = _record(line)
-        if row is None:
-            problems.append(f"{path}:{number}: not a record of metrics; line skipped")
-        else:
-            rows.append(row)
-    return rows, problems
-
-
-def _record(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except ValueError:  # also UnicodeDecodeError
-        return None
-    if not isinstance(row, dict) or type(row.get("step")) is not int:
-        return None
-    out: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, str):
-            value = _NON_FINITE.get(value)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return None
-        out[name] = value
-    return out
-
-
-_HEAD_FIELDS = {
-    **dict.fromkeys(("layer", "head", "kv_head", "n_rows"), int),
-    **dict.fromkeys(("of", "role", "score"), str),
-    **dict.fromkeys(("value", "baseline", "corrected", "low", "high", "share"), float),
-}
-
-
-def read_heads(path: str | Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The typed rows of a run's `heads.csv`, and a line for each damaged one. An empty score is
-    NaN.
-    """
-    rows, problems = [], []
-    with open(path, newline="", encoding="utf-8", errors="replace") as file:
-        reader = csv.DictReader(file, restkey="")
-        for row in reader:
-            try:
-                if "" in row:
-                    raise ValueError("too many fields")
-                rows.append(
-                    {
-                        name: math.nan if kind is float and row[name] == "" else kind(row[name])
-                        for name, kind in _HEAD_FIELDS.items()
-                    }
-                )
-            except (KeyError, TypeError, ValueError):
-                problems.append(f"{path}:{reader.line_num}: not a row of head scores; line skipped")
-    return rows, problems
-
-
 def _json_object(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_bytes())
@@ -224,7 +186,10 @@ def _optional(path: Path, problems: list[str]) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        return _json_object(path)
+        data = _json_object(path)
+        if not is_as_written(data):
+            raise ValueError(f"{path}: damaged: its SHA-256 differs")
+        return data
     except ValueError as error:
         problems.append(f"{error}; left out")
         return {}
@@ -244,4 +209,4 @@ def _with_floats(value: Any) -> Any:
     """Non-finite numbers, which JSON holds as strings, as floats."""
     if isinstance(value, dict):
         return {key: _with_floats(v) for key, v in value.items()}
-    return _NON_FINITE.get(value, value) if isinstance(value, str) else value
+    return NON_FINITE.get(value, value) if isinstance(value, str) else value

@@ -26,7 +26,7 @@ LAYERS = (
     ("train", "evaluate", "examine", "analysis", "given", "heads", "sampling", "token_loop")
     + ("decode", "decode_speed"),
     ("group", "match", "members", "sweep", "plan", "writer", "records", "manifest", "checkpoint")
-    + ("store", "tensorboard", "runstate", "idle", "planned", "origin", "placement")
+    + ("store", "rows", "tensorboard", "runstate", "idle", "planned", "origin", "placement")
     + ("kernel_choice", "programs", "fits", "topology"),
     ("lane", "outcome", "branch", "start", "runner", "worker", "progress", "jobs", "pool", "launch")
     + ("stages", "report", "run", "held_out", "gating", "importance", "redundancy", "heads_text")
@@ -53,7 +53,7 @@ ONLY: dict[str, set[str]] = {
     "sweep": {"changes", "idle", "keys", "load", "match", "members", "origin", "planned", "schema"},
     "planned": {"cost"},
     "origin": {"analysis", "changes", "keys", "planned", "schema"},
-    "store": {"tasks"},
+    "store": {"rows", "tasks"},
     "writer": {"records"},
     "checkpoint": {"manifest"},
     "report": {"analysis", "cost", "planned", "store", "tasks"},

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import mha_jax
-from mha_jax import store
+from mha_jax import files, store
 from mha_jax.report.data import SweepData
 from tests.synthetic import make_run, static
 
@@ -137,6 +137,56 @@ def test_non_finite_numbers_of_a_summary(tmp_path: Path) -> None:
     (directory / "summary.json").write_text(json.dumps(summary))
     final = store.read_run(directory).summary["final"]
     assert math.isnan(final["test/accuracy"]) and final["test/loss"] == math.inf
+
+
+def test_every_json_file_knows_itself_again(tmp_path: Path) -> None:
+    directory = make_run(tmp_path, static(), 1.0)
+    for name in ("config.json", "run.json", "summary.json"):
+        files.write_signed(directory / name, json.loads((directory / name).read_text()))
+    assert not store.read_run(directory).problems
+    for name, old, new in (
+        ("run.json", '"mixed": false', '"mixed": true'),
+        ("summary.json", "1.0", "1.1"),
+    ):
+        text = (directory / name).read_text()
+        assert old in text
+        (directory / name).write_text(text.replace(old, new, 1))
+        run = store.read_run(directory)
+        assert run.problems == (f"{directory / name}: damaged: its SHA-256 differs; left out",)
+        assert (run.summary if name == "summary.json" else run.environment) == {}
+        (directory / name).write_text(text)
+    path = directory / "config.json"
+    path.write_text(path.read_text().replace('"n_params": 20000', '"n_params": 20001'))
+    with pytest.raises(ValueError, match="config.json: damaged: its SHA-256 differs"):
+        store.read_run(directory)
+
+
+def test_records_that_changed_after_the_end_are_not_believed(tmp_path: Path) -> None:
+    directory = make_run(tmp_path, static(), 1.0, mass=[[0.5] * 4] * 4)
+    summary = json.loads((directory / "summary.json").read_text())
+    names = ("metrics.jsonl", "heads.csv", "indices.json")
+    (directory / "indices.json").write_text("{}")
+    summary["files"] = {name: files.fingerprint(directory / name) for name in names}
+    files.write_signed(directory / "summary.json", summary)
+    run = store.read_run(directory)
+    assert not run.problems and run.history()[1] == run.heads()[1] == []
+    for name, read, old in (("metrics.jsonl", run.history, "1.0"), ("heads.csv", run.heads, "0.5")):
+        path = directory / name
+        text = path.read_text()
+        path.write_text(text.replace(old, "0.7", 1))  # still a row of numbers
+        assert read() == (
+            [],
+            [f"{path}: changed after the run ended: its SHA-256 differs; left out"],
+        )
+        path.write_text(f"{text}torn")
+        rows, problems = read()
+        assert rows and len(problems) == 2 and "line skipped" in problems[0]
+        path.unlink()
+        assert read() == ([], [f"{path}: missing, although the run is over"])
+        path.write_text(text)
+    (directory / "indices.json").write_text("[]")
+    (problem,) = store.read_run(directory).problems
+    assert "indices.json: changed after the run ended" in problem
 
 
 def test_a_sweep_is_read_in_one_order(tmp_path: Path) -> None:

@@ -53,7 +53,9 @@ def of_cell(c: CellRuns) -> dict[str, Any]:
 
 
 def _indices(run: StoredRun) -> dict[str, specialization.Drawn]:
-    """What a run's `indices.json` holds; {} where there is none that can be read."""
+    """What a run's `indices.json` holds; {} where there is none that can be believed."""
+    if run.changed("indices.json"):
+        return {}
     try:
         told = json.loads((run.directory / "indices.json").read_bytes())
         return {
