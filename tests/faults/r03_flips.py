@@ -4,12 +4,13 @@ with a named reason is taken, or harmless: what is restored is bit for bit what 
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 from typing import Any
 
 from tests.faults import small
-from tests.faults.stored import Stored
+from tests.faults.stored import HOW, Stored
 from tests.faults.tally import Tally, draws, say
 
 FLIPS = (200, 2000)  # quick, full
@@ -18,30 +19,33 @@ RESUMED = (1, 5)
 
 def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
     """The rows of R3."""
-    draw, tally = draws(seed, "R3"), Tally("R3 flipped bits")
+    draw = draws(seed, "R3")
     root = small.broken_off(directory.parent, directory / "flips")
-    run_dir = draw.choice(small.runs(root))
-    stored = Stored(run_dir)
-    seen = {"fallback": 0, "harmless": 0, "refused": 0, "raised": 0}
-    files = stored.files()
-    for i in range(FLIPS[not quick]):
-        path = files[i % len(files)]
-        good = path.read_bytes()
-        bit = draw.randrange(8 * len(good))
-        path.write_bytes(flipped(good, bit))
-        how, wrong = stored.after_damage()
-        seen[how] += 1
-        if how == "refused":  # the older ones are whole
-            wrong = ["refused, although older checkpoints are whole"]
-        tally.add(wrong, f"bit {bit} of {path.relative_to(run_dir)}")
-        path.write_bytes(good)
-    tally.told.append(", ".join(f"{n} {how}" for how, n in seen.items() if n))
+    tally = flips(Stored(draw.choice(small.runs(root))), FLIPS[not quick], draw)
     say(f"R3: {tally.passed} of {tally.tried} flips")
     resumed = Tally("R3 resumed after a flip")
     for i in range(RESUMED[not quick]):
         resumed.add(_resumed(directory / f"resumed_{i}", draw))
     shutil.rmtree(directory / "flips")
     return [tally.row(), resumed.row()]
+
+
+def flips(stored: Stored, n: int, draw: random.Random) -> Tally:
+    """Bits of the newest checkpoint of a run, one at a time, file after file."""
+    tally, seen, files = Tally("R3 flipped bits"), dict.fromkeys(HOW, 0), stored.files()
+    for i in range(n):
+        path = files[i % len(files)]
+        good = path.read_bytes()
+        bit = draw.randrange(8 * len(good))
+        path.write_bytes(flipped(good, bit))
+        how, wrong = stored.after_damage()
+        seen[how] += 1
+        if how == "refused":
+            wrong = ["refused, although older checkpoints are whole"]
+        tally.add(wrong, f"bit {bit} of {path.relative_to(stored.run_dir)}")
+        path.write_bytes(good)
+    tally.told.append(", ".join(f"{n} {how}" for how, n in seen.items() if n))
+    return tally
 
 
 def flipped(data: bytes, bit: int) -> bytes:
@@ -51,7 +55,7 @@ def flipped(data: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
-def _resumed(home: Path, draw: Any) -> list[str]:
+def _resumed(home: Path, draw: random.Random) -> list[str]:
     """A bit of the newest arrays is flipped, and the sweep goes on from the checkpoint before."""
     whole, _ = small.unbroken(home.parents[1])
     config, out = small.write(home), home / "out"

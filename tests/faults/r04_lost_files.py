@@ -4,6 +4,7 @@ a named reason; never step 0.
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,21 @@ from tests.faults import small
 from tests.faults.stored import Stored
 from tests.faults.tally import Tally, draws
 
+_DAMAGES = ("truncated", "emptied", "deleted", "grown", "a directory in its place")
+
 
 def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
     """The row of R4: every file, each way, whatever the counts are."""
-    draw, tally = draws(seed, "R4"), Tally("R4 truncated, emptied, deleted files")
-    run_dir = draw.choice(small.runs(small.broken_off(directory.parent, directory)))
-    stored = Stored(run_dir)
+    draw = draws(seed, "R4")
+    root = small.broken_off(directory.parent, directory)
+    return [lost(Stored(draw.choice(small.runs(root))), draw).row()]
+
+
+def lost(stored: Stored, draw: random.Random) -> Tally:
+    """Every file and directory of the newest checkpoint of a run, one at a time."""
+    tally, aside = Tally("R4 truncated, emptied, deleted files"), stored.run_dir / "aside"
     for path in [*stored.files(), *_folders(stored)]:
-        for damage in ("truncated", "emptied", "deleted", "grown", "a directory in its place"):
-            if path.is_dir() and damage != "deleted":
-                continue
-            aside = directory / "aside"
+        for damage in ("deleted",) if path.is_dir() else _DAMAGES:
             path.rename(aside)
             if damage == "truncated":
                 path.write_bytes(aside.read_bytes()[: draw.randrange(1, aside.stat().st_size)])
@@ -30,17 +35,16 @@ def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
                 path.write_bytes(b"")
             elif damage == "grown":
                 path.write_bytes(aside.read_bytes() + b"\0")
-            elif damage == "a directory in its place":
+            elif damage != "deleted":
                 path.mkdir()
             how, wrong = stored.after_damage()
             if how != "fallback":
                 wrong = wrong or [f"{how} instead of an older checkpoint"]
-            tally.add(wrong, f"{path.relative_to(run_dir)} {damage}")
+            tally.add(wrong, f"{path.relative_to(stored.run_dir)} {damage}")
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
             aside.rename(path)
-    if stored.after_damage() != ("harmless", []):
-        tally.add("the checkpoint is not whole again: the case is wrong")
-    return [tally.row()]
+    assert stored.after_damage() == ("harmless", [])
+    return tally
 
 
 def _folders(stored: Stored) -> list[Path]:

@@ -87,7 +87,7 @@ def start(
     env: Mapping[str, str] | None = None,
     script: str = "sweep.py",
 ) -> subprocess.Popen[str]:
-    """A launch in a process group of its own.
+    """A launch in a process group of its own, with two workers, however many cores there are.
 
     Args:
       config: the config file.
@@ -99,6 +99,7 @@ def start(
     """
     asked = [*json.loads(os.environ.get("MHA_FAULTS", "[]")), *faults]
     path = os.pathsep.join(filter(None, [str(INJECT), os.environ.get("PYTHONPATH")]))
+    workers = [] if any(flag.startswith("--workers") for flag in flags) else ["--workers=2"]
     cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(config.parent.parent / "cache")
     return subprocess.Popen(
         [
@@ -106,6 +107,7 @@ def start(
             str(ROOT / "scripts" / script),
             f"--config={config}",
             f"--workdir={workdir}",
+            *workers,
             *flags,
         ],
         cwd=config.parent,

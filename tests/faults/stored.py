@@ -11,6 +11,8 @@ import numpy as np
 
 from mha_jax.checkpoint import CheckpointError, Checkpoints, Restored
 
+HOW = ("fallback", "harmless", "refused", "raised")  # what restoring may come to
+
 
 class Stored:
     """A run directory with several checkpoints, all of them whole when this is made."""
@@ -32,8 +34,8 @@ class Stored:
         """What restoring comes to now.
 
         Returns:
-          "fallback" (an older one, and why), "harmless" (the newest, bit for bit) or "refused"; and
-          what is wrong.
+          One of HOW: an older one, with the reason; the newest, bit for bit; an error of the
+          product's; any other error. And what is wrong.
         """
         try:
             restored = self._restore(None)
