@@ -187,6 +187,8 @@ def _optional(path: Path, problems: list[str]) -> dict[str, Any]:
         return {}
     try:
         data = _json_object(path)
+        if not data:
+            raise ValueError(f"{path}: holds nothing")
         if not is_as_written(data):
             raise ValueError(f"{path}: damaged: its SHA-256 differs")
         return data

@@ -51,7 +51,8 @@ def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
         config, out = small.write(home), home / "out"
         bad, other = draw.sample(small.runs(small.broken_off(directory.parent, out)), 2)
         for checkpoint in (bad / "checkpoints").iterdir():
-            damage(checkpoint, draw)
+            if checkpoint.name.isdecimal():
+                damage(checkpoint, draw)
         before = small.contents(bad)
         wrong = []
         for _ in range(2):  # launching again must not wear it down

@@ -21,7 +21,7 @@ class Stored:
         self.run_dir = run_dir
         self.root = run_dir / "checkpoints"
         self.hash = json.loads((run_dir / "config.json").read_bytes())["hash"]
-        self.steps = sorted(int(path.name) for path in self.root.iterdir())
+        self.steps = sorted(int(p.name) for p in self.root.iterdir() if p.name.isdecimal())
         self.template = _template(self.root / str(self.steps[-1]))
         self.saved = {step: _bytes(self._restore(step).state) for step in self.steps}
 
