@@ -76,7 +76,10 @@ def _value(name: str, key: Key, kind: str, draw: random.Random) -> str:
     if kind == "nan":
         return draw.choice(("nan", "inf", "-inf", "1e999", "NaN"))
     if kind == "huge":
-        return draw.choice(("9" * draw.randrange(13, 4000), "1" + "0" * draw.randrange(12, 40)))
+        least = 13 if key.high < 1e12 or math.isinf(key.high) else int(math.log10(key.high)) + 2
+        if math.isinf(key.high) and key.kind == "float":
+            least = 400  # no number of this size is finite
+        return draw.choice(("9", "1")) + "0" * draw.randrange(least, least + 3000)
     if kind == "range":
         return _outside(key, draw)
     if key.kind == "bool":

@@ -19,8 +19,8 @@ from tests.faults import bad_values, small
 from tests.faults.bad_values import Bad
 from tests.faults.tally import Tally, draws, say
 
-OF_EACH_KEY = (2, 20)  # quick, full
-TOGETHER, NAMES, BY_SCRIPT = (40, 400), (40, 400), (4, 20)
+OF_EACH_KEY = (5, 50)  # quick, full
+TOGETHER, NAMES, BY_SCRIPT = (100, 1000), (100, 1000), (4, 20)
 _FILE = "from configs import base\n\n\ndef get_config(arg=None):\n    c = base.get_config()\n"
 
 

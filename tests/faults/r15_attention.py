@@ -27,7 +27,7 @@ from mha_jax.attention.blocked import blocked
 from tests.faults.tally import Tally, draws, say
 
 SHAPES = (40, 1000)  # compiled, of whole sequences: quick, full
-OF_EACH = (22, 6)  # values that each is given
+OF_EACH = (25, 6)  # values that each is given
 CACHES, OF_EACH_CACHE = (8, 60), (20, 20)
 _UNIT = {"float32": 2.0**-24, "bfloat16": 2.0**-9}  # half the distance of neighbours, relative
 _VALUES = ("normal", "normal", "zeros", "equal", "huge", "tiny", "one_key", "mixed")

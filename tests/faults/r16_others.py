@@ -40,21 +40,25 @@ def _killed(home: Path, out: Path) -> Path:
 def _run_directory_vanishes(home: Path, config: Path, out: Path, draw: Any) -> list[str]:
     whole = _whole(home)
     gone, other = draw.sample([path.name for path in small.runs(whole)], 2)
-    at = draw.randrange(5, 40)
-    fault = {"name": "vanish", "at": at, "path": str(out / small.NAME / gone)}
-    ended = small.launch(config, out, faults=[fault])
+    ended = _vanishes(config, out, out / small.NAME / gone, draw)
     wrong = ended.wrong(1, 2)
     wrong += small.run_differences(out / small.NAME / other, whole / other)
-    again = small.launch(config, out)
+    wrong += [] if gone in ended.out + ended.err else ["the directory is not named"]
+    again = small.again(config, out)
     return wrong + (again.wrong(0) or small.differences(out / small.NAME, whole))
 
 
 def _experiment_vanishes(home: Path, config: Path, out: Path, draw: Any) -> list[str]:
-    fault = {"name": "vanish", "at": draw.randrange(5, 40), "path": str(out / small.NAME)}
-    ended = small.launch(config, out, faults=[fault])
-    again = small.launch(config, out)
+    ended = _vanishes(config, out, out / small.NAME, draw)
+    again = small.again(config, out)
     wrong = again.wrong(0) or small.differences(out / small.NAME, _whole(home))
     return ended.wrong(1, 2) + wrong
+
+
+def _vanishes(config: Path, out: Path, what: Path, draw: Any) -> small.Ended:
+    fault = {"name": "vanish", "at": draw.randrange(5, 40), "path": str(what)}
+    fault["marker"] = str(config.parent / "gone")
+    return small.launch(config, out, faults=[fault])
 
 
 def _link_out_of_the_work_directory(home: Path, config: Path, out: Path, draw: Any) -> list[str]:

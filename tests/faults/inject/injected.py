@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 
 def factor(step: int, seed: int, by: str) -> dict:
@@ -152,18 +151,16 @@ def clock(at: int, by_s: float) -> dict:
     return {"mha_jax.group": in_group}
 
 
-def vanish(at: int, path: str) -> dict:
-    """A directory is removed when a worker comes to its `at`-th dispatch, for the first time."""
+def vanish(at: int, path: str, marker: str) -> dict:
+    """A directory is gone, once, when the first worker comes to its `at`-th dispatch."""
 
     def in_group(group):
-        import shutil
-
         plain, calls = group.Group.train_chunk, [0]
 
         def train_chunk(self, *args, **kwargs):
             calls[0] += 1
-            if calls[0] == at and Path(path).exists():
-                shutil.rmtree(path, ignore_errors=True)
+            if calls[0] == at and not os.path.exists(marker):
+                os.rename(path, marker)  # at once: a removal could meet files that are being made
             return plain(self, *args, **kwargs)
 
         group.Group.train_chunk = train_chunk
