@@ -16,7 +16,7 @@ from tests.faults.tally import Tally, draws, say
 
 KILLS = (8, 50)  # quick, full
 _IN_ONE_LIFE = 4  # kills of one sweep; then it may end
-_KINDS = ("saving", "training", "any")
+_KINDS = ("saving", "training", "any", "saving", "training", "over")
 
 
 def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
@@ -85,6 +85,13 @@ def _wait(process: Any, root: Path, kind: str, draw: random.Random, span_s: floa
     """Waits until the moment of a kill."""
     if kind == "any":
         small.wait_for(lambda: process.poll() is not None, draw.uniform(0, span_s))
+        return
+    if kind == "over":  # the tables are being made, or are about to be
+        n = len(small.runs(root)) or 2
+        small.wait_for(
+            lambda: process.poll() is not None or len(list(root.glob("*/summary.json"))) >= n
+        )
+        time.sleep(draw.uniform(0, 3))
         return
     until = small.progress(root) + draw.randrange(1, 10) * small.SAVE_EVERY
     small.wait_for(lambda: process.poll() is not None or small.progress(root) >= until)

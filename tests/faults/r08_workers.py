@@ -1,4 +1,5 @@
-"""R8: a worker, the launcher, or both are killed, and a worker gets stuck. A worker's run is tried
+"""R8: a worker, the launcher, or both are killed, paused, or lose their terminal, and a worker gets
+stuck. A worker's run is tried
 once more and goes on from its checkpoint; what was over is not trained again.
 """
 
@@ -14,9 +15,9 @@ from typing import Any
 from tests.faults import small
 from tests.faults.tally import Tally, draws, say
 
-KILLS = (4, 20)  # quick, full
+KILLS = (6, 24)  # quick, full
 STUCK = (1, 3)
-_WHO = ("worker", "launcher", "both", "worker when one run is over")
+_WHO = ("worker", "launcher", "both", "worker when one run is over", "paused", "hung up")
 
 
 def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
@@ -52,13 +53,24 @@ def _killed(home: Path, who: str, draw: random.Random) -> list[str]:
         time.sleep(draw.uniform(0, 0.3))
     workers = small.children(process.pid)
     finished = {path: path.stat().st_mtime_ns for path in root.glob("*/summary.json")}
-    if who.startswith("worker") and workers:
+    if who == "paused":
+        for pid in (process.pid, *workers):
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(draw.uniform(1, 3))
+        for pid in (*workers, process.pid):
+            os.kill(pid, signal.SIGCONT)
+        ended = small.finish(process)
+    elif who.startswith("worker") and workers:
         os.kill(draw.choice(workers), signal.SIGKILL)
         ended = small.finish(process)
     else:
         if who == "both" and workers:
             os.kill(draw.choice(workers), signal.SIGKILL)
-        process.kill()  # its workers see their input end, and leave
+        # Its workers see their input end, and leave; a terminal that is closed tells all of them.
+        if who == "hung up":
+            os.killpg(process.pid, signal.SIGHUP)
+        else:
+            process.kill()
         process.communicate()
         ended = small.launch(config, out)
     wrong = ended.wrong(0) or _differences(root, whole, over)

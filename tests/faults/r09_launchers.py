@@ -1,4 +1,6 @@
-"""R9: a second launch in a directory where one is at work, and the lock of one that was killed."""
+"""R9: a second launch in a directory where one is at work, two at the same moment, and the lock of
+one that was killed.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from tests.faults import small
 from tests.faults.tally import Tally, draws, say
 
 SECONDS = (2, 5)  # quick, full
-STALE = (1, 5)
+STALE, RACES = (1, 5), (1, 3)
 
 
 def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
@@ -37,6 +39,16 @@ def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
         wrong = [f"first: {w}" for w in ended.wrong(0)] + _refused(refused, first.pid)
         second.add(wrong or small.differences(root, whole), "by a link" if i % 2 else "")
         say(f"R9: {second.tried} of {n} second launches")
+    race = Tally("R9 two launches at once")
+    for i in range(RACES[not quick]):
+        config = small.write(directory / f"race_{i}")
+        out = config.parent / "out"
+        both = [small.start(config, out, faults=[small.SLOW]) for _ in range(2)]
+        ends = [small.finish(process) for process in both]
+        won = [end for end in ends if end.code != 2]
+        wrong = [] if len(won) == 1 else [f"exit codes {[end.code for end in ends]}"]
+        wrong += [one for end in ends for one in end.wrong(0, 2)]
+        race.add(wrong or small.differences(out / small.NAME, whole))
     for i in range(STALE[not quick]):
         home = directory / f"stale_{i}"
         config, out = small.write(home), home / "out"
@@ -47,7 +59,7 @@ def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
             (root / ".lock").write_text(f"host {socket.gethostname()}, pid 1\n")
         again = small.launch(config, out)
         stale.add(wrong + (again.wrong(0) or small.differences(root, whole)))
-    return [second.row(), stale.row()]
+    return [second.row(), race.row(), stale.row()]
 
 
 def _refused(ended: small.Ended, pid: int) -> list[str]:

@@ -1,5 +1,6 @@
 """R14: the machine is not what was asked for: no such device, a read-only directory, a locale
-without Unicode, no inodes, a clock that jumps. A clear line, or the results all the same.
+without Unicode, odd names, no inodes, no temporary directory, a clock that jumps. A clear line, or
+the results all the same.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
         "R14 read-only directory": _read_only,
         "R14 no inodes": _no_inodes,
         "R14 locale C, names in Unicode": _plain_locale,
+        "R14 odd names": _odd_names,
+        "R14 no temporary directory": _no_temporary,
         "R14 clock jumps": _clock,
     }.items():
         tally = Tally(name)
@@ -97,6 +100,36 @@ def _plain_locale(tally: Tally, directory: Path, draw: Any) -> None:
     small.broken_off(directory.parent, home / "resumed")
     ended = small.launch(config, home / "resumed", env=_PLAIN)
     tally.add(ended.wrong(0) or small.differences(home / "resumed" / small.NAME, whole), "resumed")
+
+
+def _odd_names(tally: Tally, directory: Path, draw: Any) -> None:
+    whole, _ = small.unbroken(directory.parent)
+    words = (
+        "a b",
+        "100%",
+        "it's",
+        'a"b',
+        "$HOME;ls",
+        "<b>&amp;",
+        "new\nline",
+        "=x",
+        "[1]*?",
+        "x" * 200,
+    )
+    word = draw.choice(words)
+    home = directory / word
+    config, out = small.write(home), home / f"out {word}"
+    ended = small.launch(config, out)
+    tally.add(ended.wrong(0) or small.differences(out / small.NAME, whole), ascii(word))
+
+
+def _no_temporary(tally: Tally, directory: Path, draw: Any) -> None:
+    """Neither a home, nor a place for temporary files, nor one for compiled programs."""
+    whole, _ = small.unbroken(directory.parent)
+    home = directory / "no_temporary"
+    nowhere = {name: "/proc/nowhere" for name in ("HOME", "TMPDIR", "JAX_COMPILATION_CACHE_DIR")}
+    ended = small.launch(small.write(home), home / "out", env=nowhere)
+    tally.add(ended.wrong(0) or small.differences(home / "out" / small.NAME, whole))
 
 
 def _clock(tally: Tally, directory: Path, draw: Any) -> None:

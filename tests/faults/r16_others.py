@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults import small
+from tests.faults.r03_flips import flipped
 from tests.faults.tally import Tally, draws, say
 
 
@@ -205,6 +206,20 @@ def _summary_damaged(home: Path, config: Path, out: Path, draw: Any) -> list[str
     return ended.wrong(0) or small.differences(root, _whole(home))
 
 
+def _compiled_programs_damaged(home: Path, config: Path, out: Path, draw: Any) -> list[str]:
+    """A bit of every program in the compile cache is flipped."""
+    env = {"JAX_COMPILATION_CACHE_DIR": str(home / "programs")}
+    ended = small.launch(config, home / "first", env=env)
+    for path in (home / "programs").iterdir():
+        if path.is_file() and path.stat().st_size:
+            path.write_bytes(flipped(path.read_bytes(), draw.randrange(8 * path.stat().st_size)))
+    wrong = ended.wrong(0)
+    ended = small.launch(config, out, env=env)
+    if ended.code == 1:  # told, and nothing wrong is in the tables
+        return wrong + ended.wrong(1)
+    return wrong + (ended.wrong(0) or small.differences(out / small.NAME, _whole(home)))
+
+
 def _files_in_the_way(home: Path, config: Path, out: Path, draw: Any) -> list[str]:
     """Rubbish among the checkpoints: files and directories with names like theirs."""
     root = _killed(home, out)
@@ -235,5 +250,6 @@ _CASES = (
     _records_shorter_than_the_checkpoint,
     _records_edited,
     _summary_damaged,
+    _compiled_programs_damaged,
     _files_in_the_way,
 )

@@ -62,6 +62,28 @@ def restores_inexactly() -> dict:
     return {"mha_jax.lane": in_lane}
 
 
+def counts_before_it_is_written() -> dict:
+    """A checkpoint counts before its arrays are on the disk."""
+
+    def in_packing(packing):
+        import time
+
+        plain = packing.write
+
+        def write(directory, packed):
+            final = directory.parent.with_suffix("")
+            final.mkdir(exist_ok=True)
+            (final / "manifest.json").write_text("{}")
+            time.sleep(0.05)
+            plain(directory, packed)
+            (final / "manifest.json").unlink()
+            final.rmdir()
+
+        packing.write = write
+
+    return {"mha_jax.packing": in_packing}
+
+
 def no_lock() -> dict:
     """Every launch believes that it is alone."""
 
@@ -102,6 +124,7 @@ DEFECTS = {
         forgets_the_newest,
         believes_every_byte,
         restores_inexactly,
+        counts_before_it_is_written,
         no_lock,
         never_bad,
         gives_up_at_once,
