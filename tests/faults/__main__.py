@@ -16,17 +16,21 @@ Exit codes: 0 all that was tried passed, 1 something did not, 2 bad input (told 
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import sys
 import tempfile
+import textwrap
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
 from mha_jax import flags
 from mha_jax.bench import asked
 from mha_jax.terminal import leave, table
+from tests.faults import small
 from tests.faults.tally import say
 
 CASES = {
@@ -65,6 +69,7 @@ def main(argv: list[str]) -> int:
     except ValueError as error:
         print(f"faults: {error}", file=sys.stderr)
         return 2
+    atexit.register(small.stop)
     if "--workdir" in given:
         workdir = Path(given["--workdir"]).resolve()
         if workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
@@ -89,7 +94,11 @@ def measure(names: list[str], seed: int, quick: bool, root: Path) -> list[dict[s
         case = importlib.import_module(f"tests.faults.{CASES[name]}")
         directory = root / CASES[name]
         directory.mkdir(exist_ok=True)
-        found = case.run(seed, quick, directory)
+        try:
+            found = case.run(seed, quick, directory)
+        except Exception as error:  # of the case itself: what it has not tried has not passed
+            told = "".join(traceback.format_exception(error)[-2:])
+            found = [{"name": name, "tried": 1, "passed": 0, "note": f"the case failed: {told}"}]
         rows += found
         told = ", ".join(f"{row['passed']} of {row['tried']}" for row in found)
         say(f"{name}: {told}, {time.monotonic() - begun:.0f} s")
@@ -103,12 +112,14 @@ def to_text(rows: list[dict[str, Any]]) -> str:
 
 
 def _help() -> str:
-    lines = []
-    for name, module in CASES.items():
+    """The text above with the first sentence of every case."""
+    told, indent = [], " " * 17
+    for module in CASES.values():
         doc = importlib.import_module(f"tests.faults.{module}").__doc__ or ""
-        lines.append(f"                   {doc.partition('. ')[0].strip().splitlines()[0]}")
-        del name
-    return (__doc__ or "").replace("{cases}", "\n".join(lines)).strip()
+        sentence = " ".join(doc.split()).partition(". ")[0]
+        wrapped = {"initial_indent": indent, "subsequent_indent": f"{indent}     "}
+        told.append(textwrap.fill(sentence.rstrip("."), 98, **wrapped))
+    return (__doc__ or "").replace("{cases}", "\n".join(told)).strip()
 
 
 if __name__ == "__main__":

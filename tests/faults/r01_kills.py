@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.faults import small
+from tests.faults import results, small
 from tests.faults.tally import Tally, draws, say
 
 KILLS = (8, 50)  # quick, full
@@ -68,14 +68,14 @@ def _life(
         if lost and killed:
             wrong[-1] += lost
         if over:
-            end = ended.wrong(0) or small.differences(root, whole)
+            end = ended.wrong(0) or results.differences(root, whole)
             if not killed:  # it was over before its first kill
                 return killed, wrong, unfinished
             return killed, [w or end for w in wrong], unfinished
         killed.append(kind)
         wrong.append([])
         unfinished += any(root.glob("*/checkpoints/*.tmp"))
-        now = small.saved(root)
+        now = results.saved(root)
         gone = {run: step for run, step in acknowledged.items() if now.get(run, 0) < step}
         wrong[-1] += [f"{run}: checkpoint {step} is gone" for run, step in gone.items()]
         acknowledged |= now
@@ -87,14 +87,14 @@ def _wait(process: Any, root: Path, kind: str, draw: random.Random, span_s: floa
         small.wait_for(lambda: process.poll() is not None, draw.uniform(0, span_s))
         return
     if kind == "over":  # the tables are being made, or are about to be
-        n = len(small.runs(root)) or 2
+        n = len(results.runs(root)) or 2
         small.wait_for(
             lambda: process.poll() is not None or len(list(root.glob("*/summary.json"))) >= n
         )
         time.sleep(draw.uniform(0, 3))
         return
-    until = small.progress(root) + draw.randrange(1, 10) * small.SAVE_EVERY
-    small.wait_for(lambda: process.poll() is not None or small.progress(root) >= until)
+    until = results.progress(root) + draw.randrange(1, 10) * small.SAVE_EVERY
+    small.wait_for(lambda: process.poll() is not None or results.progress(root) >= until)
     if kind == "training":
         time.sleep(draw.uniform(0, 0.1))
         return

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.faults import small
+from tests.faults import results, small
 from tests.faults.tally import Tally, draws, say
 
 SIGNALS = (3, 10)  # quick, full
@@ -42,7 +42,7 @@ def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
         wrong = _wrong(ended, number) + _unsaved(root)
         small.kill(process)  # what is left of it
         again = small.launch(config, out)
-        wrong += again.wrong(0) or small.differences(root, whole)
+        wrong += again.wrong(0) or results.differences(root, whole)
         to = "to all processes" if to_all else "to the launcher"
         one.add(wrong, f"{number.name} {to}{', early' if early else ''}")
         say(f"R2: {one.tried} of {len(kinds)} signals")
@@ -58,7 +58,7 @@ def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
         wrong = small.finish(process, 60).wrong(_CODES[number], -number)
         small.kill(process)
         again = small.launch(config, out)
-        two.add(wrong + (again.wrong(0) or small.differences(root, whole)), number.name)
+        two.add(wrong + (again.wrong(0) or results.differences(root, whole)), number.name)
     return [one.row(), two.row()]
 
 
@@ -73,7 +73,7 @@ def _wait(process: subprocess.Popen[str], root: Path, draw: random.Random, early
         time.sleep(draw.uniform(0.5, 3))
         return
     until = draw.randrange(2, 30) * small.SAVE_EVERY
-    small.wait_for(lambda: process.poll() is not None or small.progress(root) >= until)
+    small.wait_for(lambda: process.poll() is not None or results.progress(root) >= until)
     time.sleep(draw.uniform(0, 0.05))
 
 
@@ -93,12 +93,12 @@ def _wrong(ended: small.Ended, number: signal.Signals) -> list[str]:
 
 def _unsaved(root: Path) -> list[str]:
     """Runs whose records go on after their newest checkpoint, although they were told to save."""
-    saved, found = small.saved(root), []
-    for directory in small.runs(root):
+    saved, found = results.saved(root), []
+    for directory in results.runs(root):
         path = directory / "metrics.jsonl"
         if not path.exists() or (directory / "summary.json").exists():
             continue
-        last = max((row["step"] for row in small.rows(path)), default=0)
+        last = max((row["step"] for row in results.rows(path)), default=0)
         if last > saved.get(directory.name, 0):
             newest = saved.get(directory.name)
             found.append(f"{directory.name}: records until step {last}, saved is {newest}")

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tests.faults import small
+from tests.faults import results, small
 from tests.faults.stored import HOW, Stored
 from tests.faults.tally import Tally, draws, say
 
@@ -21,7 +21,7 @@ def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
     """The rows of R3."""
     draw = draws(seed, "R3")
     root = small.broken_off(directory.parent, directory / "flips")
-    tally = flips(Stored(draw.choice(small.runs(root))), FLIPS[not quick], draw)
+    tally = flips(Stored(draw.choice(results.runs(root))), FLIPS[not quick], draw)
     say(f"R3: {tally.passed} of {tally.tried} flips")
     resumed = Tally("R3 resumed after a flip")
     for i in range(RESUMED[not quick]):
@@ -59,11 +59,11 @@ def _resumed(home: Path, draw: random.Random) -> list[str]:
     """A bit of the newest arrays is flipped, and the sweep goes on from the checkpoint before."""
     whole, _ = small.unbroken(home.parents[1])
     config, out = small.write(home), home / "out"
-    run_dir = draw.choice(small.runs(small.broken_off(home.parents[1], out)))
-    newest = small.saved(run_dir.parent)[run_dir.name]
+    run_dir = draw.choice(results.runs(small.broken_off(home.parents[1], out)))
+    newest = results.saved(run_dir.parent)[run_dir.name]
     path = run_dir / "checkpoints" / str(newest) / "data-1" / "state" / "0"
     path.write_bytes(flipped(path.read_bytes(), draw.randrange(8 * path.stat().st_size)))
     ended = small.launch(config, out)
-    wrong = ended.wrong(0) or small.differences(run_dir.parent, whole)
+    wrong = ended.wrong(0) or results.differences(run_dir.parent, whole)
     told = [line for line in ended.out.splitlines() if f"checkpoint {newest} skipped" in line]
     return wrong + ([] if len(told) == 1 else [f"{len(told)} lines tell of it instead of one"])

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tests.faults import small
+from tests.faults import results, small
 from tests.faults.stored import Stored
 from tests.faults.tally import Tally, draws
 
@@ -20,7 +20,7 @@ def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
     """The row of R4: every file, each way, whatever the counts are."""
     draw = draws(seed, "R4")
     root = small.broken_off(directory.parent, directory)
-    return [lost(Stored(draw.choice(small.runs(root))), draw).row()]
+    return [lost(Stored(draw.choice(results.runs(root))), draw).row()]
 
 
 def lost(stored: Stored, draw: random.Random) -> Tally:

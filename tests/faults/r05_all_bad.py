@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.faults import small
+from tests.faults import results, small
 from tests.faults.r03_flips import flipped
 from tests.faults.tally import Tally, draws
 
@@ -49,22 +49,22 @@ def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
     for damage in draw.sample(_KINDS, KINDS[not quick]):
         home = directory / damage.__name__.strip("_")
         config, out = small.write(home), home / "out"
-        bad, other = draw.sample(small.runs(small.broken_off(directory.parent, out)), 2)
+        bad, other = draw.sample(results.runs(small.broken_off(directory.parent, out)), 2)
         for checkpoint in (bad / "checkpoints").iterdir():
             if checkpoint.name.isdecimal():
                 damage(checkpoint, draw)
-        before = small.contents(bad)
+        before = results.contents(bad)
         wrong = []
         for _ in range(2):  # launching again must not wear it down
             ended = small.launch(config, out)
             wrong += ended.wrong(3)
-            after = small.contents(bad)
+            after = results.contents(bad)
             changed = sorted(k for k in {*before, *after} if before.get(k, 0) != after.get(k, 0))
             wrong += [f"{name} was changed" for name in changed]
             if bad.name not in ended.out + ended.err:
                 wrong.append("the run is not named")
             if wrong:
                 break
-        wrong += small.run_differences(other, whole / other.name)
+        wrong += results.run_differences(other, whole / other.name)
         tally.add(wrong, damage.__name__.strip("_"))
     return [tally.row()]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.faults import small
+from tests.faults import results, small
 from tests.faults.stored import Stored
 from tests.faults.tally import Tally, draws, needs, say
 
@@ -70,10 +70,10 @@ def _in_training(disk: Path, directory: Path, kind: str, draw: random.Random) ->
     root = disk / small.NAME
     process = small.start(config, disk, faults=[small.SLOW])
     until = draw.randrange(2, 24) * small.SAVE_EVERY
-    small.wait_for(lambda: process.poll() is not None or small.progress(root) >= until)
+    small.wait_for(lambda: process.poll() is not None or results.progress(root) >= until)
     # A save takes seven pages and more, a line of the log at most one.
     filler = fill(disk, draw.randrange(1, 5) * _PAGE if kind == "save" else 0)
-    saved = small.saved(root)
+    saved = results.saved(root)
     ended = small.finish(process, 300)
     wrong = ended.wrong(1, 2) + [f"without room: {w}" for w in _damaged(root, saved)]
     filler.unlink()
@@ -94,13 +94,13 @@ def _in_report(disk: Path, directory: Path, kind: str, draw: random.Random) -> l
     whole, _ = small.unbroken(directory.parent)
     config, root = small.write(directory / f"config_{kind}"), disk / small.NAME
     shutil.copytree(whole, root)
-    before = small.contents(root)
+    before = results.contents(root)
     filler = fill(disk, draw.choice((0, 1, 2)) * _PAGE)
     ended = small.launch(config, disk)
     wrong = ended.wrong(1, 2)
     if len(ended.err.splitlines()) > 1:
         wrong.append(f"{len(ended.err.splitlines())} lines on stderr")
-    now = small.contents(root)
+    now = results.contents(root)
     wrong += [
         f"{name} was damaged"
         for name, data in before.items()
@@ -115,15 +115,15 @@ def _in_report(disk: Path, directory: Path, kind: str, draw: random.Random) -> l
 def _goes_on(config: Path, disk: Path, whole: Path) -> list[str]:
     """With room again the same command goes on."""
     ended = small.again(config, disk)
-    wrong = ended.wrong(0) or small.differences(disk / small.NAME, whole)
+    wrong = ended.wrong(0) or results.differences(disk / small.NAME, whole)
     return [f"with room again: {w}" for w in wrong]
 
 
 def _damaged(root: Path, saved: dict[str, int]) -> list[str]:
     """Checkpoints that counted and do not any more."""
     found = []
-    for run in small.runs(root):
-        before, now = saved.get(run.name, 0), small.saved(root).get(run.name, 0)
+    for run in results.runs(root):
+        before, now = saved.get(run.name, 0), results.saved(root).get(run.name, 0)
         if now < before:
             found.append(f"{run.name}: checkpoint {before} is gone, the newest is {now}")
         elif now:

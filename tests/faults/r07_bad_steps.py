@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.faults import small
+from tests.faults import results, small
 from tests.faults.tally import Tally, draws, say
 
 STEPS = (4, 10)  # quick, full
@@ -56,10 +56,10 @@ def _one(directory: Path, number: int, policy: str, by: str, step: int, seed: in
     wrong = ended.wrong(0)
     if wrong:
         return wrong
-    for run in small.runs(root):
+    for run in results.runs(root):
         told = json.loads((run / "summary.json").read_bytes())
         if json.loads((run / "config.json").read_bytes())["hypers"]["seed"] != seed:
-            wrong += small.run_differences(run, calm / run.name)
+            wrong += results.run_differences(run, calm / run.name)
         elif policy == "stop":
             if (told["status"], told.get("diverged_at")) != ("diverged", step):
                 wrong.append(f"{told['status']} at {told.get('diverged_at')}, not at {step}")
@@ -94,7 +94,7 @@ def _left_out(home: Path, draw: random.Random) -> list[str]:
         ended = small.launch(config, home / name / "out", *flags, faults=[fault], script="train.py")
         if ended.wrong(0):
             return ended.wrong(0)
-        (run,) = small.runs(home / name / "out" / small.NAME)
+        (run,) = results.runs(home / name / "out" / small.NAME)
         states.append(_params(run))
     # Other programs may round the last digit otherwise; an update that is made differs by 1e-3.
     worst = max(float(np.abs(a - b).max()) for a, b in zip(*states, strict=True))
@@ -103,7 +103,7 @@ def _left_out(home: Path, draw: random.Random) -> list[str]:
 
 def _params(run: Path) -> list[np.ndarray]:
     """The parameters of a run's newest checkpoint, from its bytes."""
-    step, raw = small.state(run)
+    step, raw = results.state(run)
     told = json.loads((run / "checkpoints" / str(step) / "manifest.json").read_bytes())
     found, at = [], 0
     for path, dtype, shape in told["leaves"]:

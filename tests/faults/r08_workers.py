@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.faults import small
+from tests.faults import results, small
 from tests.faults.tally import Tally, draws, say
 
 KILLS = (6, 24)  # quick, full
@@ -46,7 +46,7 @@ def _killed(home: Path, who: str, draw: random.Random) -> list[str]:
     small.wait_for(
         lambda: (
             process.poll() is not None
-            or (any(root.glob("*/summary.json")) if over else small.progress(root) >= until)
+            or (any(root.glob("*/summary.json")) if over else results.progress(root) >= until)
         )
     )
     if over:
@@ -83,8 +83,8 @@ def _killed(home: Path, who: str, draw: random.Random) -> list[str]:
 def _differences(root: Path, whole: Path, one_worker: bool) -> list[str]:
     """With one worker, on all cores, a run has other bits than with two; they are no fault."""
     if not one_worker:
-        return small.differences(root, whole)
-    done = [(path / "summary.json").exists() for path in small.runs(root)]
+        return results.differences(root, whole)
+    done = [(path / "summary.json").exists() for path in results.runs(root)]
     return [] if all(done) and len(done) == 2 else ["not all runs are over"]
 
 
@@ -93,5 +93,5 @@ def _stuck(home: Path, draw: random.Random) -> list[str]:
     config = small.write(home)
     fault = {"name": "stuck", "marker": str(home / "marker"), "at": draw.randrange(2, 40)}
     ended = small.finish(small.start(config, home / "out", "--stuck_after=15", faults=[fault]), 300)
-    wrong = ended.wrong(0) or small.differences(home / "out" / small.NAME, whole)
+    wrong = ended.wrong(0) or results.differences(home / "out" / small.NAME, whole)
     return wrong if (home / "marker").exists() else [*wrong, "no worker got stuck"]

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.faults import small
+from tests.faults import results, small
 from tests.faults.tally import Tally, draws, say
 
 SECONDS = (2, 5)  # quick, full
@@ -37,7 +37,7 @@ def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
         go.touch()
         ended = small.finish(first)
         wrong = [f"first: {w}" for w in ended.wrong(0)] + _refused(refused, first.pid)
-        second.add(wrong or small.differences(root, whole), "by a link" if i % 2 else "")
+        second.add(wrong or results.differences(root, whole), "by a link" if i % 2 else "")
         say(f"R9: {second.tried} of {n} second launches")
     race = Tally("R9 two launches at once")
     for i in range(RACES[not quick]):
@@ -48,7 +48,7 @@ def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
         won = [end for end in ends if end.code != 2]
         wrong = [] if len(won) == 1 else [f"exit codes {[end.code for end in ends]}"]
         wrong += [one for end in ends for one in end.wrong(0, 2)]
-        race.add(wrong or small.differences(out / small.NAME, whole))
+        race.add(wrong or results.differences(out / small.NAME, whole))
     for i in range(STALE[not quick]):
         home = directory / f"stale_{i}"
         config, out = small.write(home), home / "out"
@@ -58,7 +58,7 @@ def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
         if i % 2:  # another process has got the pid
             (root / ".lock").write_text(f"host {socket.gethostname()}, pid 1\n")
         again = small.launch(config, out)
-        stale.add(wrong + (again.wrong(0) or small.differences(root, whole)))
+        stale.add(wrong + (again.wrong(0) or results.differences(root, whole)))
     return [second.row(), race.row(), stale.row()]
 
 

@@ -15,7 +15,7 @@ from unittest import mock
 
 from mha_jax import report
 from mha_jax.report import figure, training
-from tests.faults import small
+from tests.faults import results, small
 from tests.faults.r03_flips import flipped
 from tests.faults.tally import Tally, draws
 
@@ -37,7 +37,7 @@ def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
     for name in _RECORDS:
         for how in ("torn", "garbage", "emptied", "cut", "deleted", "another kind"):
             for _ in range(TIMES[not quick]):
-                path = draw.choice(small.runs(root)) / name
+                path = draw.choice(results.runs(root)) / name
                 good = path.read_bytes()
                 _damage(path, good, how, draw)
                 drawn = damaged.tried % 8 == 0
@@ -45,7 +45,7 @@ def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
                 path.write_bytes(good)
     for i in range(FLIPS[not quick]):
         names = (*_RECORDS, "config.json")
-        path = draw.choice(small.runs(root)) / names[i % len(names)]
+        path = draw.choice(results.runs(root)) / names[i % len(names)]
         good, bit = path.read_bytes(), draw.randrange(8 * path.stat().st_size)
         path.write_bytes(flipped(good, bit))
         flips.add(_wrong(root, plain, path, harmless=True), f"bit {bit} of {path.name}")

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.faults import small
+from tests.faults import results, small
 from tests.faults.r06_disk_full import mounted
 from tests.faults.tally import Tally, draws, needs, say
 
@@ -66,13 +66,13 @@ def _read_only(tally: Tally, directory: Path, draw: Any) -> None:
                 shutil.copytree(whole, disk / small.NAME)
             elif "killed" in there:
                 small.broken_off(directory.parent, disk)
-            before = small.contents(disk)
+            before = results.contents(disk)
             subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
             ended = small.launch(config, disk)
             wrong = ended.wrong(2)
             if len(ended.err.splitlines()) > 2:
                 wrong.append(f"{len(ended.err.splitlines())} lines on stderr")
-            if small.contents(disk) != before:
+            if results.contents(disk) != before:
                 wrong.append("something was written")
             tally.add(wrong, f"{there} in it")
 
@@ -85,7 +85,7 @@ def _no_inodes(tally: Tally, directory: Path, draw: Any) -> None:
         wrong = ended.wrong(1, 2)
         subprocess.run(["mount", "-o", "remount,nr_inodes=100000", str(disk)], check=True)
         again = small.again(config, disk)
-        tally.add(wrong + (again.wrong(0) or small.differences(disk / small.NAME, whole)))
+        tally.add(wrong + (again.wrong(0) or results.differences(disk / small.NAME, whole)))
 
 
 def _plain_locale(tally: Tally, directory: Path, draw: Any) -> None:
@@ -96,10 +96,12 @@ def _plain_locale(tally: Tally, directory: Path, draw: Any) -> None:
     home = directory / word
     config, out = small.write(home), home / f"out {word}"
     ended = small.launch(config, out, env=_PLAIN)
-    tally.add(ended.wrong(0) or small.differences(out / small.NAME, whole), ascii(word))
+    tally.add(ended.wrong(0) or results.differences(out / small.NAME, whole), ascii(word))
     small.broken_off(directory.parent, home / "resumed")
     ended = small.launch(config, home / "resumed", env=_PLAIN)
-    tally.add(ended.wrong(0) or small.differences(home / "resumed" / small.NAME, whole), "resumed")
+    tally.add(
+        ended.wrong(0) or results.differences(home / "resumed" / small.NAME, whole), "resumed"
+    )
 
 
 def _odd_names(tally: Tally, directory: Path, draw: Any) -> None:
@@ -120,7 +122,7 @@ def _odd_names(tally: Tally, directory: Path, draw: Any) -> None:
     home = directory / word
     config, out = small.write(home), home / f"out {word}"
     ended = small.launch(config, out)
-    tally.add(ended.wrong(0) or small.differences(out / small.NAME, whole), ascii(word))
+    tally.add(ended.wrong(0) or results.differences(out / small.NAME, whole), ascii(word))
 
 
 def _no_temporary(tally: Tally, directory: Path, draw: Any) -> None:
@@ -129,7 +131,7 @@ def _no_temporary(tally: Tally, directory: Path, draw: Any) -> None:
     home = directory / "no_temporary"
     nowhere = {name: "/proc/nowhere" for name in ("HOME", "TMPDIR", "JAX_COMPILATION_CACHE_DIR")}
     ended = small.launch(small.write(home), home / "out", env=nowhere)
-    tally.add(ended.wrong(0) or small.differences(home / "out" / small.NAME, whole))
+    tally.add(ended.wrong(0) or results.differences(home / "out" / small.NAME, whole))
 
 
 def _clock(tally: Tally, directory: Path, draw: Any) -> None:
@@ -140,4 +142,4 @@ def _clock(tally: Tally, directory: Path, draw: Any) -> None:
         root = small.broken_off(directory.parent, home / "out")
         fault = {"name": "clock", "at": at, "by_s": by_s}
         ended = small.launch(config, home / "out", faults=[fault])
-        tally.add(ended.wrong(0) or small.differences(root, whole), f"{by_s:+.0f} s")
+        tally.add(ended.wrong(0) or results.differences(root, whole), f"{by_s:+.0f} s")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.faults import small
+from tests.faults import results, small
 from tests.faults.r03_flips import flipped
 from tests.faults.tally import Tally, draws, say
 
@@ -40,19 +40,19 @@ def _killed(home: Path, out: Path) -> Path:
 
 def _run_directory_vanishes(home: Path, config: Path, out: Path, draw: Any) -> list[str]:
     whole = _whole(home)
-    gone, other = draw.sample([path.name for path in small.runs(whole)], 2)
+    gone, other = draw.sample([path.name for path in results.runs(whole)], 2)
     ended = _vanishes(config, out, out / small.NAME / gone, draw)
     wrong = ended.wrong(1, 2)
-    wrong += small.run_differences(out / small.NAME / other, whole / other)
+    wrong += results.run_differences(out / small.NAME / other, whole / other)
     wrong += [] if gone in ended.out + ended.err else ["the directory is not named"]
     again = small.again(config, out)
-    return wrong + (again.wrong(0) or small.differences(out / small.NAME, whole))
+    return wrong + (again.wrong(0) or results.differences(out / small.NAME, whole))
 
 
 def _experiment_vanishes(home: Path, config: Path, out: Path, draw: Any) -> list[str]:
     ended = _vanishes(config, out, out / small.NAME, draw)
     again = small.again(config, out)
-    wrong = again.wrong(0) or small.differences(out / small.NAME, _whole(home))
+    wrong = again.wrong(0) or results.differences(out / small.NAME, _whole(home))
     return ended.wrong(1, 2) + wrong
 
 
@@ -65,22 +65,22 @@ def _vanishes(config: Path, out: Path, what: Path, draw: Any) -> small.Ended:
 def _link_out_of_the_work_directory(home: Path, config: Path, out: Path, draw: Any) -> list[str]:
     root, outside = _killed(home, out), home / "outside"
     what = draw.choice(("experiment", "run", "checkpoints", "metrics.jsonl"))
-    run = draw.choice(small.runs(root))
+    run = draw.choice(results.runs(root))
     linked = {"experiment": root, "run": run}.get(what, run / what)
     outside.mkdir()
     linked.rename(outside / linked.name)
     linked.symlink_to(outside / linked.name)
-    before = small.contents(outside)
+    before = results.contents(outside)
     ended = small.launch(config, out)
     wrong = [f"{what} is a link: {one}" for one in ended.wrong(1, 2)]
-    if small.contents(outside) != before:
+    if results.contents(outside) != before:
         wrong.append(f"{what} is a link out of the work directory, and files there were changed")
     return wrong
 
 
 def _copy_of_a_run_directory(home: Path, config: Path, out: Path, draw: Any) -> list[str]:
     root = _killed(home, out)
-    run = draw.choice(small.runs(root))
+    run = draw.choice(results.runs(root))
     shutil.copytree(run, root / f"{draw.choice(('a', 'z'))}-{run.name[-10:]}")
     ended = small.launch(config, out)
     if ended.code == 2:  # refused in a line
@@ -97,7 +97,7 @@ def _copy_of_a_run_directory(home: Path, config: Path, out: Path, draw: Any) -> 
 
 def _config_json_edited(home: Path, config: Path, out: Path, draw: Any) -> list[str]:
     root = _killed(home, out)
-    run = draw.choice(small.runs(root))
+    run = draw.choice(results.runs(root))
     path = run / "config.json"
     told = json.loads(path.read_bytes())
     section, key = draw.choice((("hypers", "lr"), ("hypers", "data_seed"), ("hypers", "seed")))
@@ -106,16 +106,16 @@ def _config_json_edited(home: Path, config: Path, out: Path, draw: Any) -> list[
         path.write_text(json.dumps(told, indent=1))
     else:
         path.write_bytes(path.read_bytes()[: draw.randrange(path.stat().st_size)])
-    before = small.contents(run)
+    before = results.contents(run)
     ended = small.launch(config, out)
     wrong = ended.wrong(2) + ([] if "config.json" in ended.err else ["config.json is not named"])
-    return wrong + ([] if small.contents(run) == before else ["files of the run were changed"])
+    return wrong + ([] if results.contents(run) == before else ["files of the run were changed"])
 
 
 def _checkpoint_of_another_run(home: Path, config: Path, out: Path, draw: Any) -> list[str]:
     root = _killed(home, out)
-    mine, other = draw.sample(small.runs(root), 2)
-    newest, step = small.saved(root)[mine.name], small.saved(root)[other.name]
+    mine, other = draw.sample(results.runs(root), 2)
+    newest, step = results.saved(root)[mine.name], results.saved(root)[other.name]
     there = mine / "checkpoints" / str(max(newest, step) + small.SAVE_EVERY * draw.choice((0, 1)))
     shutil.rmtree(there, ignore_errors=True)
     shutil.copytree(other / "checkpoints" / str(step), there)
@@ -124,8 +124,8 @@ def _checkpoint_of_another_run(home: Path, config: Path, out: Path, draw: Any) -
 
 def _checkpoint_of_another_step(home: Path, config: Path, out: Path, draw: Any) -> list[str]:
     root = _killed(home, out)
-    run = draw.choice(small.runs(root))
-    newest = small.saved(root)[run.name]
+    run = draw.choice(results.runs(root))
+    newest = results.saved(root)[run.name]
     there = run / "checkpoints" / str(newest + small.SAVE_EVERY)
     shutil.copytree(run / "checkpoints" / str(newest), there)
     return _skipped(config, out, root, there, _whole(home))
@@ -133,8 +133,8 @@ def _checkpoint_of_another_step(home: Path, config: Path, out: Path, draw: Any) 
 
 def _checkpoint_of_another_format(home: Path, config: Path, out: Path, draw: Any) -> list[str]:
     root = _killed(home, out)
-    run = draw.choice(small.runs(root))
-    there = run / "checkpoints" / str(small.saved(root)[run.name])
+    run = draw.choice(results.runs(root))
+    there = run / "checkpoints" / str(results.saved(root)[run.name])
     _resigned(there / "manifest.json", format=draw.choice((0, 2, 99)))
     return _skipped(config, out, root, there, _whole(home))
 
@@ -142,11 +142,11 @@ def _checkpoint_of_another_format(home: Path, config: Path, out: Path, draw: Any
 def _checkpoint_of_another_version(home: Path, config: Path, out: Path, draw: Any) -> list[str]:
     """The same format: it may be taken, exactly, or left with a reason."""
     root = _killed(home, out)
-    run = draw.choice(small.runs(root))
-    there = run / "checkpoints" / str(small.saved(root)[run.name])
+    run = draw.choice(results.runs(root))
+    there = run / "checkpoints" / str(results.saved(root)[run.name])
     _resigned(there / "manifest.json", code="0.0.0")
     ended = small.launch(config, out)
-    return ended.wrong(0) or small.differences(root, _whole(home))
+    return ended.wrong(0) or results.differences(root, _whole(home))
 
 
 def _resigned(path: Path, **changes: Any) -> None:
@@ -161,7 +161,7 @@ def _resigned(path: Path, **changes: Any) -> None:
 def _skipped(config: Path, out: Path, root: Path, there: Path, whole: Path) -> list[str]:
     """What must come of a checkpoint that is not the run's own: an older one is taken."""
     ended = small.launch(config, out)
-    wrong = ended.wrong(0) or small.differences(root, whole)
+    wrong = ended.wrong(0) or results.differences(root, whole)
     if f"checkpoint {there.name} skipped" not in ended.out + ended.err:
         wrong.append("nothing is told of it")
     return wrong
@@ -172,19 +172,19 @@ def _records_shorter_than_the_checkpoint(
 ) -> list[str]:
     """An older checkpoint may fit them, else the run must not go on."""
     root = _killed(home, out)
-    path = draw.choice(small.runs(root)) / "metrics.jsonl"
+    path = draw.choice(results.runs(root)) / "metrics.jsonl"
     good = path.read_bytes()
     path.write_bytes(good[: draw.randrange(1, len(good) // 2)])
     ended = small.launch(config, out)
     if ended.code == 0:
-        return ended.wrong(0) + small.differences(root, _whole(home))
+        return ended.wrong(0) + results.differences(root, _whole(home))
     return ended.wrong(1, 3) + ([] if "metrics.jsonl" in ended.out + ended.err else ["not named"])
 
 
 def _records_edited(home: Path, config: Path, out: Path, draw: Any) -> list[str]:
     """A digit of a record from before the checkpoint is another one."""
     root = _killed(home, out)
-    path = draw.choice(small.runs(root)) / "metrics.jsonl"
+    path = draw.choice(results.runs(root)) / "metrics.jsonl"
     good = bytearray(path.read_bytes())
     at = draw.choice([i for i, c in enumerate(good[: len(good) // 2]) if chr(c) in "1234567"])
     good[at] += 1
@@ -192,18 +192,18 @@ def _records_edited(home: Path, config: Path, out: Path, draw: Any) -> list[str]
     ended = small.launch(config, out)
     if "metrics.jsonl" in ended.out + ended.err:
         return ended.wrong(0, 1, 3)
-    return ended.wrong(0) or [f"SILENT: {one}" for one in small.differences(root, _whole(home))]
+    return ended.wrong(0) or [f"SILENT: {one}" for one in results.differences(root, _whole(home))]
 
 
 def _summary_damaged(home: Path, config: Path, out: Path, draw: Any) -> list[str]:
     """Of a run that is over: it goes on from its last checkpoint, and ends as before."""
     root = out / small.NAME
     shutil.copytree(_whole(home), root)
-    path = draw.choice(small.runs(root)) / "summary.json"
+    path = draw.choice(results.runs(root)) / "summary.json"
     good = path.read_bytes()
     path.write_bytes(draw.choice((b"", good[: len(good) // 2], b"[]", b"\0" * len(good))))
     ended = small.launch(config, out)
-    return ended.wrong(0) or small.differences(root, _whole(home))
+    return ended.wrong(0) or results.differences(root, _whole(home))
 
 
 def _compiled_programs_damaged(home: Path, config: Path, out: Path, draw: Any) -> list[str]:
@@ -217,21 +217,21 @@ def _compiled_programs_damaged(home: Path, config: Path, out: Path, draw: Any) -
     ended = small.launch(config, out, env=env)
     if ended.code == 1:  # told, and nothing wrong is in the tables
         return wrong + ended.wrong(1)
-    return wrong + (ended.wrong(0) or small.differences(out / small.NAME, _whole(home)))
+    return wrong + (ended.wrong(0) or results.differences(out / small.NAME, _whole(home)))
 
 
 def _files_in_the_way(home: Path, config: Path, out: Path, draw: Any) -> list[str]:
     """Rubbish among the checkpoints: files and directories with names like theirs."""
     root = _killed(home, out)
-    run = draw.choice(small.runs(root))
-    place, step = run / "checkpoints", small.saved(root)[run.name] + 3
+    run = draw.choice(results.runs(root))
+    place, step = run / "checkpoints", results.saved(root)[run.name] + 3
     for name in ("x", "-1", "1e3", f"{step}.tmp", "\u0664"):
         (place / name).mkdir()
     (place / f"{step}").write_text("a file")
     (place / "notes.txt").write_text("mine")
     ended = small.launch(config, out)
     wrong = ended.wrong(0) or [
-        one for one in small.differences(root, _whole(home)) if not one.endswith("left over")
+        one for one in results.differences(root, _whole(home)) if not one.endswith("left over")
     ]
     return wrong + ([] if (place / "notes.txt").exists() else ["it removed a file of the user's"])
 

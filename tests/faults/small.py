@@ -1,4 +1,4 @@
-"""The tiny sweep of the suite, its launch as a process, and what must be equal when it is over."""
+"""The tiny sweep of the suite, and its launch as a process."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.faults import results
+
 ROOT = Path(__file__).resolve().parents[2]
 INJECT = Path(__file__).parent / "inject"
 NAME = "small"  # the experiment: its files are in <workdir>/small
@@ -22,6 +24,7 @@ N_STEPS, SAVE_EVERY = 600, 20
 SLOW = {"name": "slow", "by_s": 0.05}  # a fault that gives time to aim
 # Dispatches are of ten steps.
 _BROKEN_OFF_AT, _HELD_AT = 240, 26
+_started: list[subprocess.Popen[str]] = []
 _PATIENCE_S = 600.0  # no launch of the tiny sweep takes as long, however busy the machine is
 _CONFIG = f"""
 from configs import base
@@ -47,8 +50,6 @@ def sweep(add):
     for seed in (0, 1):
         add({{"train.seed": seed, "train.data_seed": seed}})
 """
-_TABLES = ("runs.csv", "frontier.csv", "comparisons.csv", "heads.csv", "order.txt")
-_TABLES += ("over_time.csv", "rises.csv")
 
 
 def write(directory: Path) -> Path:
@@ -101,7 +102,7 @@ def start(
     path = os.pathsep.join(filter(None, [str(INJECT), os.environ.get("PYTHONPATH")]))
     workers = [] if any(flag.startswith("--workers") for flag in flags) else ["--workers=2"]
     cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(config.parent.parent / "cache")
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [
             sys.executable,
             str(ROOT / "scripts" / script),
@@ -126,6 +127,8 @@ def start(
         errors="replace",
         start_new_session=True,
     )
+    _started.append(process)
+    return process
 
 
 def finish(process: subprocess.Popen[str], patience_s: float = _PATIENCE_S) -> Ended:
@@ -154,6 +157,13 @@ def again(config: Path, workdir: Path) -> Ended:
                 path.unlink()
         ended = launch(config, workdir)
     return ended
+
+
+def stop() -> None:
+    """Ends what was started and is not over: where the suite itself is interrupted."""
+    for process in _started:
+        if process.poll() is None:
+            kill(process)
 
 
 def kill(process: subprocess.Popen[str]) -> None:
@@ -206,11 +216,13 @@ def _broken_off(root: Path) -> Path:
     config, out = write(root / "broken_off"), root / "broken_off" / "out"
     process = start(config, out, faults=[{"name": "hold", "at": _HELD_AT}])
     # The records of the dispatch before are written, and so is the checkpoint before that.
-    wait_for(lambda: progress(out / NAME) >= 2 * _BROKEN_OFF_AT or process.poll() is not None)
+    wait_for(
+        lambda: results.progress(out / NAME) >= 2 * _BROKEN_OFF_AT or process.poll() is not None
+    )
     kill(process)
     process.communicate()
-    if set(saved(out / NAME).values()) != {_BROKEN_OFF_AT}:
-        raise RuntimeError(f"it could not be broken off: {saved(out / NAME)}")
+    if set(results.saved(out / NAME).values()) != {_BROKEN_OFF_AT}:
+        raise RuntimeError(f"it could not be broken off: {results.saved(out / NAME)}")
     return out / NAME
 
 
@@ -219,91 +231,3 @@ def broken_off(root: Path, workdir: Path) -> Path:
     records of later steps."""
     shutil.copytree(_broken_off(root), workdir / NAME)
     return workdir / NAME
-
-
-def progress(root: Path) -> int:
-    """The newest saved steps of all runs, added up."""
-    return sum(saved(root).values())
-
-
-def runs(root: Path) -> list[Path]:
-    """The run directories of a sweep."""
-    return sorted(path.parent for path in root.glob("*/config.json"))
-
-
-def saved(root: Path) -> dict[str, int]:
-    """The newest acknowledged step of each run: its checkpoint has its name."""
-    found: dict[str, int] = {}
-    for path in root.glob("*/checkpoints/*/manifest.json"):
-        if path.parent.name.isdecimal():
-            run = path.parents[2].name
-            found[run] = max(int(path.parent.name), found.get(run, 0))
-    return found
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl, without what a clock measured."""
-    found = []
-    for line in path.read_bytes().splitlines():
-        row = json.loads(line)
-        found.append({key: value for key, value in row.items() if not key.startswith("time/")})
-    return found
-
-
-def state(directory: Path) -> tuple[int, bytes]:
-    """The step of a run's newest checkpoint and the bytes of its arrays, as they are in the files.
-
-    Read without the product: what it makes of a checkpoint is in question.
-    """
-    newest = max(int(p.name) for p in (directory / "checkpoints").iterdir() if p.name.isdecimal())
-    home = directory / "checkpoints" / str(newest)
-    named = json.loads((home / "manifest.json").read_bytes())["data"]
-    return newest, (home / named / "state" / "0").read_bytes()
-
-
-def run_differences(run: Path, whole: Path) -> list[str]:
-    """What a run that is over has otherwise than the same run that nothing happened to."""
-    found = []
-    for name, read in {
-        "the final state": state,
-        "metrics.jsonl": lambda d: rows(d / "metrics.jsonl"),
-        "heads.csv": lambda d: (d / "heads.csv").read_bytes(),
-        "indices.json": lambda d: (d / "indices.json").read_bytes(),
-        "summary.json": _summary,
-    }.items():
-        try:
-            if read(run) != read(whole):
-                found.append(f"{run.name}: {name} differs")
-        except (OSError, ValueError, KeyError) as error:
-            found.append(f"{run.name}: {name}: {type(error).__name__} {error}")
-    return found
-
-
-def differences(root: Path, whole: Path) -> list[str]:
-    """What a sweep that is over has otherwise than the same sweep that nothing happened to."""
-    found = []
-    if [path.name for path in runs(root)] != [path.name for path in runs(whole)]:
-        found.append("other run directories")
-    for directory in runs(whole):
-        found += run_differences(root / directory.name, directory)
-    for name in _TABLES:
-        if not (root / name).exists():
-            found.append(f"{name} is missing")
-        elif (root / name).read_bytes() != (whole / name).read_bytes():
-            found.append(f"{name} differs")
-    found += [f"{path} is left over" for path in root.glob("*/checkpoints/*.tmp")]
-    return found
-
-
-def _summary(directory: Path) -> dict[str, Any]:
-    """summary.json without what a clock measured and how often the run was tried."""
-    told = json.loads((directory / "summary.json").read_bytes())
-    return {key: told[key] for key in told if key not in ("timing", "attempts", "sha256", "files")}
-
-
-def contents(directory: Path) -> dict[str, bytes | None]:
-    """Every file below a directory, and the directories."""
-    return {
-        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
-        for path in directory.rglob("*")
-    }
