@@ -47,6 +47,7 @@ class Restored(NamedTuple):
     step: int
     state: Any  # the template's tree, of numpy arrays that are bit for bit what was saved
     records_bytes: int  # length of metrics.jsonl when it was saved
+    records_sha256: str | None  # of those bytes; None: older code did not tell
     skipped: list[str]  # newer checkpoints that cannot be used, each with the reason
 
 
@@ -91,6 +92,7 @@ class Checkpoints:
         state: Any,
         *,
         records_bytes: int,
+        records_sha256: str | None = None,
         metric: float | None,
         best: bool,
     ) -> None:
@@ -102,6 +104,7 @@ class Checkpoints:
           step: updates made.
           state: any tree of numpy or jax arrays and Python numbers.
           records_bytes: length of metrics.jsonl, which is on the disk already.
+          records_sha256: of those bytes.
           metric: the state's validation metric.
           best: whether that is the best so far: the newest checkpoint so marked is "best".
 
@@ -117,6 +120,7 @@ class Checkpoints:
             "config_hash": self._config_hash,
             "step": int(step),
             "records_bytes": int(records_bytes),
+            "records_sha256": records_sha256,
             "metric": None if metric is None else plain(float(metric)),
             "best": bool(best),
             "leaves": leaves,
@@ -170,7 +174,8 @@ class Checkpoints:
                 marked = marked or told["best"]
                 if marked:
                     state = self._read(candidate, told, template, partial)
-                    return Restored(candidate, state, told["records_bytes"], skipped)
+                    records = told["records_bytes"], told.get("records_sha256")
+                    return Restored(candidate, state, *records, skipped)
             except Unusable as reason:
                 self._unusable.add(candidate)
                 skipped.append(f"checkpoint {candidate} skipped: {reason}")

@@ -91,6 +91,7 @@ class Lane:
             directory,
             tensorboard=about["log"]["tensorboard"],
             records_bytes=restored.records_bytes if restored else 0,
+            records_sha256=restored.records_sha256 if restored else None,
             start_step=restored.step if restored else 0,
         )
         lane = cls(run, directory, about, spec, writer, checkpoints, fresh, 0, trunk_end)
@@ -120,8 +121,9 @@ class Lane:
         """A checkpoint of `state`; `metric` is what its evaluation found, None if it had none."""
         start = time.perf_counter()
         best = metric is not None and self._improves(metric)
+        length, sha256 = self.writer.flush(), self.writer.records_sha256
         self.checkpoints.save(
-            step, state, records_bytes=self.writer.flush(), metric=metric, best=best
+            step, state, records_bytes=length, records_sha256=sha256, metric=metric, best=best
         )
         self.clock["save_s"] += time.perf_counter() - start
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -22,19 +23,21 @@ class Records:
     Every method raises WriterError, which names the file, where the operating system refuses.
     """
 
-    def __init__(self, path: Path, records_bytes: int | None):
+    def __init__(self, path: Path, records_bytes: int | None, sha256: str | None = None):
         """Opens the file, as it was when it had `records_bytes` bytes: see `RunWriter`.
 
         Raises:
-          WriterError: the file is shorter than that, or has no line end there.
+          WriterError: the file is shorter than that, has no line end there, or other bytes.
         """
         self.path = path
         with self._named():
             if records_bytes is not None:
+                _check(path, records_bytes, sha256)
                 _cut(path, records_bytes)
             self._file = path.open("ab", buffering=0)
             sync_directory(path.parent)
             self.length = self._file.tell()
+            self._digest = hashlib.sha256(path.read_bytes())
             if self.length and not _ends_line(path, self.length):
                 self._write(b"\n")  # a torn last line stays the only damaged one
 
@@ -46,6 +49,11 @@ class Records:
         line = json.dumps(plain(dict(row)), sort_keys=True, allow_nan=False)
         with self._named():
             self._write(line.encode() + b"\n")
+
+    @property
+    def sha256(self) -> str:
+        """Of all bytes of the file, hex."""
+        return self._digest.hexdigest()
 
     def sync(self) -> None:
         """Forces the file to the disk."""
@@ -77,10 +85,11 @@ class Records:
                 self._file.truncate(self.length)
             raise
         self.length += len(line)
+        self._digest.update(line)
 
 
-def _cut(path: Path, length: int) -> None:
-    """Shortens the file to what a checkpoint knows; keeps the rest as `metrics.tail-<n>.jsonl`."""
+def _check(path: Path, length: int, sha256: str | None) -> None:
+    """Whether the file begins with what a checkpoint knows."""
     there = path.stat().st_size if path.exists() else 0
     if there < length:
         raise WriterError(
@@ -92,7 +101,19 @@ def _cut(path: Path, length: int) -> None:
             f"{path}: no line ends at byte {length}, where the checkpoint was made: "
             f"it was changed after the checkpoint; restore it or start the run afresh"
         )
-    if there == length:
+    if sha256 is not None and length:
+        with path.open("rb") as file:
+            found = hashlib.sha256(file.read(length)).hexdigest()
+        if found != sha256:
+            raise WriterError(
+                f"{path}: its first {length} bytes are not those that the checkpoint knows: it was "
+                f"changed after the checkpoint; restore it or start the run afresh"
+            )
+
+
+def _cut(path: Path, length: int) -> None:
+    """Shortens the file to what a checkpoint knows; keeps the rest as `metrics.tail-<n>.jsonl`."""
+    if not path.exists() or path.stat().st_size == length:
         return
     n = 1
     while (tail := path.with_name(f"{path.stem}.tail-{n}{path.suffix}")).exists():

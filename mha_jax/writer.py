@@ -35,6 +35,7 @@ class RunWriter:
         *,
         tensorboard: bool,
         records_bytes: int | None = None,
+        records_sha256: str | None = None,
         start_step: int = 0,
     ):
         """Opens the records; with `records_bytes`, as they were when a checkpoint was made.
@@ -45,15 +46,16 @@ class RunWriter:
           records_bytes: length of `metrics.jsonl` at the checkpoint that is continued, 0 for a run
             that starts at its first step: what comes after is moved to `metrics.tail-<n>.jsonl`.
             None appends to whatever is there.
+          records_sha256: SHA-256 of those bytes, which they must have; None: it is not known.
           start_step: step of that checkpoint: TensorBoard hides what older event files hold of it
             and of later steps, and is given again what `metrics.jsonl` holds of them.
 
         Raises:
-          WriterError: `metrics.jsonl` cannot be opened, is shorter than `records_bytes`, or has no
-            line end there.
+          WriterError: `metrics.jsonl` cannot be opened, is shorter than `records_bytes`, has no
+            line end there, or other bytes before.
         """
         self._tb_dir = Path(run_dir) / "tb"
-        self._records = Records(Path(run_dir) / "metrics.jsonl", records_bytes)
+        self._records = Records(Path(run_dir) / "metrics.jsonl", records_bytes, records_sha256)
         self._start_step = start_step
         self._error: Exception | None = None
         self._queue: queue.Queue[_Job | None] = queue.Queue()
@@ -123,6 +125,11 @@ class RunWriter:
         self._queue.join()
         self._check()
         return self._records.length
+
+    @property
+    def records_sha256(self) -> str:
+        """SHA-256 of `metrics.jsonl`, for the checkpoint."""
+        return self._records.sha256
 
     def close(self) -> None:
         """Flushes and closes everything. A second call does nothing.

@@ -1,6 +1,7 @@
 """The records of a run: metrics.jsonl, and TensorBoard's view of it."""
 
 import contextlib
+import hashlib
 import io
 import json
 import resource
@@ -91,6 +92,26 @@ def test_records_that_are_not_those_of_the_checkpoint_are_refused(tmp_path, cont
         RunWriter(tmp_path, tensorboard=False, records_bytes=20)
     assert "\n" not in str(error.value)
     assert (path.read_bytes() if path.exists() else None) == content
+
+
+def test_other_bytes_than_the_checkpoint_knows_are_refused(tmp_path):
+    with open_writer(tmp_path, tensorboard=False) as records:
+        records.scalars(1, {"loss": 1.5})
+        length, sha256 = records.flush(), records.records_sha256
+        records.scalars(2, {"loss": 2.5})
+        assert records.records_sha256 != sha256
+    path = tmp_path / "metrics.jsonl"
+    good = path.read_bytes()
+    assert hashlib.sha256(good[:length]).hexdigest() == sha256
+    path.write_bytes(good.replace(b"1.5", b"1.6"))
+    known = {"records_bytes": length, "records_sha256": sha256}
+    with pytest.raises(WriterError, match="bytes are not those that the checkpoint knows"):
+        RunWriter(tmp_path, tensorboard=False, **known)
+    assert path.read_bytes() == good.replace(b"1.5", b"1.6")  # nothing was cut
+    path.write_bytes(good)
+    with open_writer(tmp_path, tensorboard=False, **known) as records:
+        assert records.records_sha256 == sha256
+    assert path.read_bytes() == good[:length]
 
 
 def test_a_missing_run_directory_is_one_line(tmp_path):
