@@ -84,6 +84,18 @@ def counts_before_it_is_written() -> dict:
     return {"mha_jax.packing": in_packing}
 
 
+def writes_in_place() -> dict:
+    """A file is emptied before the new one is written into it."""
+
+    def in_files(files):
+        def write_atomic(path, data):
+            path.write_bytes(data.encode() if isinstance(data, str) else data)
+
+        files.write_atomic = write_atomic
+
+    return {"mha_jax.files": in_files}
+
+
 def no_lock() -> dict:
     """Every launch believes that it is alone."""
 
@@ -101,7 +113,8 @@ def never_bad() -> dict:
 
         def train_step(program, state, hypers, constants):
             after, scalars = plain(program, state, hypers, constants)
-            return after._replace(diverged_at=state.diverged_at), scalars
+            name = "watch" if hasattr(state, "watch") else "diverged_at"
+            return after._replace(**{name: getattr(state, name)}), scalars
 
         train.train_step = train_step
 
@@ -125,6 +138,7 @@ DEFECTS = {
         believes_every_byte,
         restores_inexactly,
         counts_before_it_is_written,
+        writes_in_place,
         no_lock,
         never_bad,
         gives_up_at_once,
