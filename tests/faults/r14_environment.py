@@ -14,7 +14,8 @@ from tests.faults import results, small
 from tests.faults.r06_disk_full import mounted
 from tests.faults.tally import Tally, draws, needs, say
 
-_PLAIN = {"LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+_PLAIN = {"LC_ALL": "C", "LANG": "C"}
+_ASCII = {**_PLAIN, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # Python's own remedy is off
 
 
 def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
@@ -102,6 +103,8 @@ def _plain_locale(tally: Tally, directory: Path, draw: Any) -> None:
     tally.add(
         ended.wrong(0) or results.differences(home / "resumed" / small.NAME, whole), "resumed"
     )
+    ended = small.launch(config, home / "ascii", env=_ASCII)
+    tally.add(ended.wrong(0, 1, 2), "without UTF-8 in Python")
 
 
 def _odd_names(tally: Tally, directory: Path, draw: Any) -> None:
