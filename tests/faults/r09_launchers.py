@@ -45,9 +45,10 @@ def run(seed: int, quick: bool, directory: Path) -> list[dict[str, Any]]:
         out = config.parent / "out"
         both = [small.start(config, out, faults=[small.SLOW]) for _ in range(2)]
         ends = [small.finish(process) for process in both]
-        won = [end for end in ends if end.code != 2]
-        wrong = [] if len(won) == 1 else [f"exit codes {[end.code for end in ends]}"]
-        wrong += [one for end in ends for one in end.wrong(0, 2)]
+        codes = [end.code for end in ends]
+        wrong = [] if sorted(codes) == [0, 2] else [f"exit codes {codes}"]
+        if not wrong:
+            wrong = _refused(ends[codes.index(2)], both[codes.index(0)].pid)
         race.add(wrong or results.differences(out / small.NAME, whole))
     for i in range(STALE[not quick]):
         home = directory / f"stale_{i}"
