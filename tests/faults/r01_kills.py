@@ -56,7 +56,7 @@ def _life(
     while True:
         process = small.start(config, out, faults=[small.SLOW])
         if len(killed) < most:
-            kind = _KINDS[(before + len(killed)) % len(_KINDS)]
+            kind = _KINDS[(before + len(killed) + number) % len(_KINDS)]
             _wait(process, root, kind, draw, span_s)
         over = len(killed) == most or process.poll() is not None
         if over:
@@ -91,7 +91,7 @@ def _wait(process: Any, root: Path, kind: str, draw: random.Random, span_s: floa
         small.wait_for(
             lambda: process.poll() is not None or len(list(root.glob("*/summary.json"))) >= n
         )
-        time.sleep(draw.uniform(0, 3))
+        time.sleep(draw.uniform(0, 1.5))
         return
     until = results.progress(root) + draw.randrange(1, 10) * small.SAVE_EVERY
     small.wait_for(lambda: process.poll() is not None or results.progress(root) >= until)
