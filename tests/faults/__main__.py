@@ -19,6 +19,7 @@ from __future__ import annotations
 import atexit
 import importlib
 import json
+import signal
 import sys
 import tempfile
 import textwrap
@@ -70,6 +71,7 @@ def main(argv: list[str]) -> int:
         print(f"faults: {error}", file=sys.stderr)
         return 2
     atexit.register(small.stop)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if "--workdir" in given:
         workdir = Path(given["--workdir"]).resolve()
         if workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
