@@ -70,8 +70,6 @@ def main(argv: list[str]) -> int:
     except ValueError as error:
         print(f"faults: {error}", file=sys.stderr)
         return 2
-    atexit.register(small.stop)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if "--workdir" in given:
         workdir = Path(given["--workdir"]).resolve()
         if workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
@@ -125,4 +123,6 @@ def _help() -> str:
 
 
 if __name__ == "__main__":
+    atexit.register(small.stop)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     leave(lambda: main(sys.argv[1:]))
