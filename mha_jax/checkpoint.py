@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import shutil
 import threading
 from pathlib import Path
@@ -29,8 +28,6 @@ import numpy as np
 from mha_jax import __version__, manifest, packing
 from mha_jax.files import plain, sync_directory
 from mha_jax.packing import Unusable
-
-_STEP = re.compile(r"0|[1-9]\d*")
 
 
 class CheckpointError(RuntimeError):
@@ -84,7 +81,7 @@ class Checkpoints:
           CheckpointError: the last save failed.
         """
         self.close()
-        return self._steps()
+        return manifest.steps(self._root)
 
     def save(
         self,
@@ -188,13 +185,18 @@ class Checkpoints:
         final = self._root / str(body["step"])
         home = final if final.exists() else final.with_suffix(".tmp")
         try:
+            parent = self._root.parent.stat()
             self._root.mkdir(exist_ok=True)  # a run directory that vanished is not made again
             if not self._cleaned:
                 sync_directory(self._root.parent)
-                self._clean()
+                manifest.clean(self._root)
+                self._cleaned = True
             home.mkdir(exist_ok=True)
             data = home / f"data-{manifest.next_number(home)}"
             packing.write(data, packed)
+            if not os.path.samestat(parent, self._root.parent.stat()):  # orbax makes it again
+                shutil.rmtree(home)
+                raise FileNotFoundError("the run's directory has vanished")
             body["state_sha256"] = hashlib.sha256(packed.data).hexdigest()
             body["data"] = data.name
             body["files"] = manifest.digests(data, sync=True)
@@ -204,21 +206,13 @@ class Checkpoints:
             sync_directory(self._root)
         except Exception as error:  # orbax raises a bare ValueError where the disk is full
             with contextlib.suppress(OSError):
-                self._clean()
+                manifest.clean(self._root)
             self._failure = CheckpointError(f"{final}: not saved: {packing.line(error)}")
             return
         self._unusable.discard(body["step"])
         with contextlib.suppress(OSError):  # it is tried again when the run is opened again
             manifest.tidy(final)
             self._retire()
-
-    def _clean(self) -> None:
-        """Removes what unfinished saves and removals left."""
-        for rubbish in self._root.glob("*.tmp"):
-            shutil.rmtree(rubbish)
-        for home in self._root.glob("[0-9]*"):
-            manifest.tidy(home)
-        self._cleaned = True
 
     def _read(self, step: int, told: dict[str, Any], template: Any, partial: bool) -> Any:
         if told["config_hash"] != self._config_hash:
@@ -235,7 +229,7 @@ class Checkpoints:
     def _retire(self) -> None:
         """Removes all but the newest and the best; what cannot be used is neither, and stays."""
         usable = {}
-        for step in self._steps()[::-1]:
+        for step in manifest.steps(self._root)[::-1]:
             with contextlib.suppress(Unusable):
                 if step not in self._unusable:
                     usable[step] = manifest.read(self._root / str(step))
@@ -244,10 +238,3 @@ class Checkpoints:
             if step not in (best, self._pinned):
                 home = self._root / str(step)
                 shutil.rmtree(home.rename(home.with_suffix(".tmp")))
-
-    def _steps(self) -> list[int]:
-        if not self._root.is_dir():
-            return []
-        return sorted(
-            int(p.name) for p in self._root.iterdir() if _STEP.fullmatch(p.name) and p.is_dir()
-        )

@@ -14,6 +14,7 @@ from typing import Any
 from mha_jax.files import plain, sync_directory, write_json_atomic
 from mha_jax.packing import Unusable
 
+_STEP = re.compile(r"0|[1-9]\d*")
 FORMAT = 1  # of the manifest and of the packing
 
 
@@ -102,3 +103,18 @@ def next_number(home: Path) -> int:
     """One above every `data-<n>` in a directory, unfinished ones of orbax included."""
     numbers = [re.match(r"data-(\d+)", path.name) for path in home.iterdir()]
     return 1 + max((int(number[1]) for number in numbers if number), default=0)
+
+
+def steps(root: Path) -> list[int]:
+    """The steps of all checkpoints in a directory, damaged ones included, ascending."""
+    if not root.is_dir():
+        return []
+    return sorted(int(p.name) for p in root.iterdir() if _STEP.fullmatch(p.name) and p.is_dir())
+
+
+def clean(root: Path) -> None:
+    """Removes what unfinished saves and removals left."""
+    for rubbish in root.glob("*.tmp"):
+        shutil.rmtree(rubbish)
+    for home in root.glob("[0-9]*"):
+        tidy(home)
