@@ -81,8 +81,8 @@ def run_and_checkpoint(
     return run, checkpoint(flags.get("--at", "last")), flags
 
 
-def checkpoint(text: str) -> str | int:
-    """Which checkpoint: "last", "best" or a step.
+def checkpoint(text: str, flag: str = "--at") -> str | int:
+    """Which checkpoint a flag names: "last", "best" or a step.
 
     Raises:
       ValueError: none of these.
@@ -90,5 +90,5 @@ def checkpoint(text: str) -> str | int:
     if text in ("last", "best"):
         return text
     if not (text.isascii() and text.isdecimal()):
-        raise ValueError(f"--at={text} must be last, best or a step")
+        raise ValueError(f"{flag}={text} must be last, best or a step")
     return int(text)

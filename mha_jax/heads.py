@@ -25,7 +25,7 @@ COLUMNS = (
 # Resamples of an index: a cell draws its interval from those of all of its runs.
 _N_DRAWS = 200
 # What a head of a task without roles is named for.
-_GENERAL = {
+GENERAL = {
     "offset/-1": "previous",
     "same_token": "same token",
     "same_class": "same class",
@@ -155,7 +155,7 @@ def head_names(found: Mapping[str, Any], scores: Mapping[str, Score]) -> list[st
     """
     roles, weights_nr = sorted(found["fixed"]), naming.role_weights(found["roles"])
     if not roles or np.isnan(weights_nr).all():
-        general = {name: scores[key].corrected for key, name in _GENERAL.items() if key in scores}
+        general = {name: scores[key].corrected for key, name in GENERAL.items() if key in scores}
         roles = sorted(name for name, x in general.items() if not np.isnan(x).any())
         if not roles:
             return [naming.UNDEFINED] * len(weights_nr)

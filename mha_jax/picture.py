@@ -9,7 +9,7 @@ import io
 import numpy as np
 
 # The colour map viridis at 17 even places, from 0 to 1.
-_COLOURS = bytes.fromhex(
+COLOURS = bytes.fromhex(
     "440154 48186a 472d7b 424086 3b528b 33638d 2c728e 26828e 21918c"
     "1f9f88 27ad81 3dbc74 5cc863 81d34d aadc32 d5e21a fde725"
 )
@@ -30,7 +30,7 @@ def attention_png(weights_ts: np.ndarray) -> tuple[bytes, int, int]:
     """
     from PIL import Image, ImageOps
 
-    colours = np.frombuffer(_COLOURS, np.uint8).reshape(17, 3)
+    colours = np.frombuffer(COLOURS, np.uint8).reshape(17, 3)
     places = np.linspace(0, 16, 255)
     palette = [np.interp(places, np.arange(17), colours[:, c]).round() for c in range(3)]
     levels = np.rint(np.clip(np.nan_to_num(weights_ts), 0, 1) * 254).astype(np.uint8)

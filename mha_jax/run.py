@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 from collections.abc import Mapping, Sequence
@@ -16,25 +15,9 @@ import numpy as np
 from mha_jax import examine, given, store, train
 from mha_jax.analysis import addresses
 from mha_jax.checkpoint import Checkpoints
+from mha_jax.maps import AttentionMaps
+from mha_jax.page.view import Looked
 from mha_jax.tasks import Batch
-
-
-@dataclasses.dataclass(frozen=True)
-class AttentionMaps:
-    """What every head does with one sequence.
-
-    Attributes:
-      weights: float32 [l, n, t, s]: how much of position s the head n of layer l reads at position
-        t; a row sums to one. Where layers differ in their number of heads a list of [n, t, s].
-      tokens: how the positions are written, t of them: both axes of a map.
-      kv_head: for each layer the kv head that each query head reads.
-      step: updates that the parameters have behind them.
-    """
-
-    weights: np.ndarray | list[np.ndarray]
-    tokens: list[str]
-    kv_head: list[list[int]]
-    step: int
 
 
 class LoadedRun:
@@ -53,6 +36,7 @@ class LoadedRun:
     """
 
     def __init__(self, stored: store.StoredRun):
+        self._stored = stored
         self.directory = stored.directory
         self.config: dict[str, Any] = json.loads((stored.directory / "config.json").read_text())
         self.run = stored.run
@@ -144,20 +128,24 @@ class LoadedRun:
         """
         inputs = self._sequence(of, index)
         params, step = self._restored(at)
-        layers = [stops.get("weights_bkgts") for stops in self._stops(params, inputs, None)[1]]
+        layers = [jax.tree.map(np.asarray, stops) for stops in self._stops(params, inputs, None)[1]]
         model = self.run.static.model
-        for number, (spec, weights) in enumerate(zip(model.layers, layers, strict=True)):
-            if weights is None:
+        for number, (spec, stops) in enumerate(zip(model.layers, layers, strict=True)):
+            if "weights_bkgts" not in stops:
                 raise ValueError(f"layer {number}: mixer {spec.mixer!r} has no attention weights")
-        maps = [np.asarray(w[0]).reshape(-1, *w.shape[3:]) for w in layers]
+        maps = [w[0].reshape(-1, *w.shape[3:]) for w in (one["weights_bkgts"] for one in layers)]
+        tokens = given.written(self.spec, np.asarray(inputs[0]), words_only=isinstance(of, str))
+        mixers = [params["layers"][str(i)]["mixer"] for i in range(len(layers))]
         return AttentionMaps(
             weights=np.stack(maps) if len({len(w) for w in maps}) == 1 else maps,
-            tokens=given.written(self.spec, np.asarray(inputs[0]), words_only=isinstance(of, str)),
+            tokens=tokens,
             kv_head=[
                 [head // layer.queries_per_kv for head in range(layer.n_heads)]
                 for layer in model.layers
             ],
             step=step,
+            looked=Looked(self.run.static, step, tokens, layers, mixers),
+            stored=self._stored,
         )
 
     def probe_batch(self) -> Batch:

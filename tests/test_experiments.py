@@ -9,7 +9,7 @@ from mha_jax.sweep import Sweep, expand
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
 NAMES = sorted(path.stem for path in EXPERIMENTS.glob("*.py") if path.stem != "__init__")
-SIZED = [name for name in NAMES if name != "quickstart"]
+SIZED = [name for name in NAMES if name not in ("quickstart", "demonstration")]
 
 
 def plan(name: str, arg: str | None) -> Sweep:

@@ -295,7 +295,7 @@ def test_repeated_tokens_are_scored_where_a_task_reads_tokens_in_order() -> None
 def test_without_roles_a_head_is_named_by_scores_that_need_none(tmp_path: Any) -> None:
     group, _, found = examined("histogram", 2)
     (layer,) = heads.read(found, group.static)
-    assert set(layer.names) <= {"mixed", *heads._GENERAL.values()}
+    assert set(layer.names) <= {"mixed", *heads.GENERAL.values()}
     score = layer.scores["same_token"]
     layer.scores["same_token"] = score._replace(corrected=np.array([0.9, 0.1]))
     assert heads.head_names(layer.found, layer.scores) == ["same token", "mixed"]

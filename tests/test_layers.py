@@ -31,7 +31,7 @@ LAYERS = (
     ("lane", "outcome", "branch", "start", "runner", "worker", "progress", "jobs", "pool", "launch")
     + ("stages", "report", "run", "held_out", "gating", "importance", "redundancy", "heads_text")
     + ("slots", "sinks", "convert", "shrink", "prune", "prune_text", "cli", "bench", "stream")
-    + ("aot", "engines", "directories"),
+    + ("aot", "engines", "directories", "page", "maps"),
 )
 # Modules that may read less: beside themselves and the lowest layer only these.
 ONLY: dict[str, set[str]] = {

@@ -1,0 +1,89 @@
+// What is looked at, and what follows from it. Arrays and maps are kept once they are computed.
+const State = (() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const layers = new WeakMap(); // a layer as it was sent -> the same with its arrays
+  const maps = new WeakMap(); // layer -> {switches as text: maps}
+  const now = { tab: 0, model: 0, step: 0, layer: 0, unit: 0, t: 0, s: 0, window: null, exercise: null, switches: null };
+
+  function tab() {
+    return data.tabs[now.tab];
+  }
+
+  function model() {
+    return tab().models[now.model];
+  }
+
+  // The checkpoint of a model that is nearest to the chosen step.
+  function viewOf(one) {
+    const far = (view) => Math.abs(view.step - now.step);
+    return one.views.reduce((best, view) => (far(view) < far(best) ? view : best));
+  }
+
+  function view() {
+    return viewOf(model());
+  }
+
+  function layer() {
+    const told = view().layers[now.layer];
+    if (!layers.has(told)) layers.set(told, Data.layer(data, told, model().tokens.length));
+    return layers.get(told);
+  }
+
+  function badges() {
+    return view().badges[now.layer] || [];
+  }
+
+  function mapsWith(switches) {
+    const key = `${switches.scale} ${switches.temperature} ${switches.merged}`;
+    const kept = maps.get(layer()) || {};
+    if (!kept[key]) kept[key] = Arithmetic.maps(layer(), switches);
+    // The trained ones, and the last others: a slider would fill the memory.
+    const trained = kept.trained;
+    maps.set(layer(), { [key]: kept[key], ...(trained ? { [trained]: kept[trained], trained } : { trained: key }) });
+    return kept[key];
+  }
+
+  function trainedMaps() {
+    return mapsWith(Arithmetic.asTrained(layer()));
+  }
+
+  // Another model, layer or tab: what was switched is as trained again.
+  function restart(changed) {
+    const steps = "tab" in changed ? 0 : now.step;
+    Object.assign(now, { layer: 0, unit: 0, exercise: null }, "layer" in changed ? {} : { model: 0 }, changed);
+    now.step = "tab" in changed ? Math.max(...model().views.map((one) => one.step)) : steps;
+    now.layer = Math.min(now.layer, view().layers.length - 1);
+    now.switches = Arithmetic.asTrained(layer());
+    const length = model().tokens.length;
+    now.window = { t0: 0, s0: 0, cells: length };
+    if ("tab" in changed || now.t >= length || now.s >= length) middle(length, trainedMaps()[0]);
+  }
+
+  // A row in the middle, and its heaviest key.
+  function middle(length, weights) {
+    now.t = Math.floor(length / 2);
+    const row = Array.from(weights.subarray(now.t * length, (now.t + 1) * length));
+    now.s = row.indexOf(Math.max(...row));
+  }
+
+  function headName(head) {
+    return now.exercise && !now.exercise.over ? `Map ${Badges.letter(now.exercise.order.indexOf(head))}` : `Head ${head}`;
+  }
+
+  function unitName(unit) {
+    return now.switches.merged ? "All heads as one" : headName(unit);
+  }
+
+  // What Row shows: see there.
+  function look() {
+    const heads = Arithmetic.units(layer(), now.switches)[now.unit];
+    return {
+      layer: layer(), switches: now.switches, maps: mapsWith(now.switches), heads, unit: now.unit,
+      t: now.t, s: now.s, tokens: model().tokens, digits: data.digits, name: unitName(now.unit), headName,
+    };
+  }
+
+  return {
+    data, now, tab, model, viewOf, view, layer, badges, mapsWith, trainedMaps, restart, unitName, headName, look,
+  };
+})();
