@@ -20,21 +20,24 @@ const Maps = (() => {
     return context;
   }
 
-  // An image of rows t0.. and columns s0.., one pixel a cell.
-  function image(weights, length, colours, window_) {
-    const { t0, s0, cells } = window_;
+  const images = new WeakMap(); // weights -> their image
+
+  // A whole map, one pixel a cell.
+  function image(weights, length, colours) {
+    if (images.has(weights)) return images.get(weights);
     const made = document.createElement("canvas");
-    made.width = made.height = cells;
+    made.width = made.height = length;
     const context = made.getContext("2d");
-    const pixels = context.createImageData(cells, cells);
-    for (let t = 0; t < cells; t++) {
-      for (let s = 0; s < cells; s++) {
-        const weight = Math.min(Math.max(weights[(t0 + t) * length + s0 + s], 0), 1);
-        const [r, g, b] = colours[Math.round(weight * 255)];
-        pixels.data.set([r, g, b, 255], 4 * (t * cells + s));
-      }
+    const pixels = context.createImageData(length, length);
+    for (let i = 0; i < length * length; i++) {
+      const [r, g, b] = colours[Math.round(255 * Math.min(Math.max(weights[i], 0), 1))];
+      pixels.data[4 * i] = r;
+      pixels.data[4 * i + 1] = g;
+      pixels.data[4 * i + 2] = b;
+      pixels.data[4 * i + 3] = 255;
     }
     context.putImageData(pixels, 0, 0);
+    images.set(weights, made);
     return made;
   }
 
@@ -49,12 +52,13 @@ const Maps = (() => {
   function draw(canvas, weights, tokens, colours, side, window_, selected) {
     const { t0, s0, cells } = window_;
     const context = prepared(canvas, side);
-    const widths = tokens.map((token) => context.measureText(token).width);
-    const margin = Math.min(MARGIN, Math.ceil(Math.max(...widths)) + 10);
+    const widest = [...new Set(tokens)].reduce((most, token) => Math.max(most, context.measureText(token).width), 0);
+    const margin = Math.min(MARGIN, Math.ceil(widest) + 10);
     const cell = (side - margin) / cells;
     context.clearRect(0, 0, side, side);
     context.imageSmoothingEnabled = false;
-    context.drawImage(image(weights, tokens.length, colours, window_), margin, margin, side - margin, side - margin);
+    const whole = image(weights, tokens.length, colours);
+    context.drawImage(whole, s0, t0, cells, cells, margin, margin, side - margin, side - margin);
     labels(context, canvas, tokens, window_, margin, cell);
     context.lineWidth = 2;
     context.strokeStyle = ink(canvas, "--mark");

@@ -103,8 +103,7 @@ const Page = (() => {
     const layer = State.layer();
     if (layer.why || layer.output_why) return "";
     const trained = { ...Arithmetic.asTrained(layer), wo: now.switches.wo };
-    const before = Arithmetic.outputs(layer, trained, State.trainedMaps());
-    const after = Arithmetic.outputs(layer, now.switches, State.mapsWith(now.switches));
+    const [before, after] = [trained, now.switches].map(State.outputsWith);
     return Switches.told(layer, now.switches, before, after, now.t);
   }
 

@@ -3,6 +3,7 @@ const State = (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const layers = new WeakMap(); // a layer as it was sent -> the same with its arrays
   const maps = new WeakMap(); // layer -> {switches as text: maps}
+  const outputs = new WeakMap(); // layer -> {switches as text: output}
   const now = { tab: 0, model: 0, step: 0, layer: 0, unit: 0, t: 0, s: 0, window: null, exercise: null, switches: null };
 
   function tab() {
@@ -41,6 +42,18 @@ const State = (() => {
     const trained = kept.trained;
     maps.set(layer(), { [key]: kept[key], ...(trained ? { [trained]: kept[trained], trained } : { trained: key }) });
     return kept[key];
+  }
+
+  // The layer's output at every row. `outputs` keeps the last two: as trained, and as switched.
+  function outputsWith(switches) {
+    const key = JSON.stringify(switches);
+    const kept = outputs.get(layer()) || new Map();
+    const found = kept.get(key) || Arithmetic.outputs(layer(), switches, mapsWith(switches));
+    kept.delete(key);
+    kept.set(key, found);
+    if (kept.size > 2) kept.delete(kept.keys().next().value);
+    outputs.set(layer(), kept);
+    return found;
   }
 
   function trainedMaps() {
@@ -84,6 +97,6 @@ const State = (() => {
   }
 
   return {
-    data, now, tab, model, viewOf, view, layer, badges, mapsWith, trainedMaps, restart, unitName, headName, look,
+    data, now, tab, model, viewOf, view, layer, badges, mapsWith, outputsWith, restart, unitName, headName, look,
   };
 })();
