@@ -6,7 +6,6 @@ const Large = (() => {
   const FEWEST = 4; // cells across, at the largest zoom
   const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
   let canvas = null;
-  let drawn = null;
   let drag = null;
 
   function build(place, onpick, onzoom) {
@@ -39,7 +38,7 @@ const Large = (() => {
     const { tokens } = State.model();
     const room = canvas.parentElement.clientWidth || SIDE;
     const side = Math.max(200, Math.min(SIDE, room));
-    drawn = Maps.draw(canvas, State.mapsWith(now.switches)[now.unit], tokens, colours, side, now.window, now);
+    canvas.drawn = Maps.draw(canvas, State.mapsWith(now.switches)[now.unit], tokens, colours, side, now.window, now);
     document.getElementById("large-title").textContent = `${State.unitName(now.unit)}, queries down, keys across`;
     canvas.setAttribute("aria-label", `${State.unitName(now.unit)}. ${cellText(now.t, now.s)}. Arrow keys move, plus and minus zoom.`);
     document.getElementById("cell").textContent = cellText(now.t, now.s);
@@ -66,7 +65,7 @@ const Large = (() => {
   }
 
   function at(event) {
-    return Maps.cellAt(event, canvas, drawn, now.window);
+    return Maps.cellAt(event, canvas, canvas.drawn, now.window);
   }
 
   function move(event, onzoom) {
@@ -75,7 +74,7 @@ const Large = (() => {
       if (cell) document.getElementById("cell").textContent = cellText(cell.t, cell.s);
       return;
     }
-    const by = (from, to) => Math.round((from - to) / drawn.cell);
+    const by = (from, to) => Math.round((from - to) / canvas.drawn.cell);
     const [dt, ds] = [by(drag.y, event.clientY), by(drag.x, event.clientX)];
     if (!dt && !ds) return;
     drag.moved = true;
