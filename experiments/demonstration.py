@@ -34,20 +34,20 @@ TEXT = {
 
 
 def get_config(arg: str | None = None) -> ConfigDict:
-    """`english` with the defaults of configs/base.py, and nine checkpoints."""
+    """`english` with the defaults of configs/base.py, and twelve checkpoints."""
     if arg is not None:
         raise ValueError(f"demonstration takes no argument, not {arg!r}")
     config = base.get_config()
     config.task.name = "english"
     config.model.d_model = 32
     config.optim.lr = 4e-3
-    config.train.n_steps = 2000
-    config.train.eval_every = 250
+    config.train.n_steps = 1800
+    config.train.eval_every = 150
     config.train.n_eval = 512
     config.train.n_test = 512
-    config.probe.every = 250
-    config.log.checkpoint_every = 250
-    config.log.keep = 9
+    config.probe.every = 150
+    config.log.checkpoint_every = 150
+    config.log.keep = 12
     config.log.tensorboard = False
     return config
 

@@ -22,6 +22,8 @@ class AttentionMaps:
       tokens: how the positions are written, t of them: both axes of a map.
       kv_head: for each layer the kv head that each query head reads.
       step: updates that the parameters have behind them.
+      looked: all that was computed on the way, for the page.
+      stored: the run's files.
     """
 
     weights: np.ndarray | list[np.ndarray]

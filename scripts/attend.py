@@ -25,6 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from mha_jax.engines.base import WorkerError  # noqa: E402
 from mha_jax.flags import checkpoint, read, value  # noqa: E402
 from mha_jax.host import restart  # noqa: E402
 from mha_jax.terminal import leave  # noqa: E402
@@ -45,7 +46,7 @@ def main(argv: list[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"attend.py: {error}", file=sys.stderr)
         return 2
-    except RuntimeError as error:
+    except WorkerError as error:
         print(f"attend.py: {error}", file=sys.stderr)
         return 1
     return 0

@@ -148,9 +148,9 @@ def test_a_digit_that_rounds_otherwise_is_the_models_own() -> None:
     """Two numbers on the two sides of half a digit, and a half, which goes up on either side."""
     models = np.array([0.12345001, 0.2, -0.12345001, 0.03125], np.float32)
     ours = np.array([0.12344999, 0.2 + 1e-7, -0.12344999, 0.03125 + 1e-9])
-    assert arithmetic.patches({"z": ours}, {"z": models}) == {
-        "z": {"at": [0, 2], "value": [0.12345001, -0.12345001]}
-    }
+    found = arithmetic.patches({"z": ours}, {"z": models})["z"]
+    assert found["at"] == [0, 2]
+    np.testing.assert_array_equal(np.float32(found["value"]), models[[0, 2]])
     assert arithmetic.patches({"z": ours[1:2]}, {"z": models[1:2]}) == {}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mha_jax.engines.base import WorkerError
 from mha_jax.launch import launch
 from mha_jax.load import ROOT, load
 from mha_jax.page import constructed, runs
@@ -38,14 +39,14 @@ def tabs(given: Sequence[LoadedRun]) -> list[dict[str, Any]]:
 
     Raises:
       ValueError: runs of other tasks, or what `runs.tab` raises.
-      RuntimeError: a run could not be trained.
+      WorkerError: a run could not be trained.
     """
     if given:
         return _tabs(given)
     with tempfile.TemporaryDirectory() as place:
         sweep = expand(load(str(_CONFIG)))
         if launch(sweep, Path(place)):
-            raise RuntimeError("a run of the demonstration failed; see above")
+            raise WorkerError("a run of the demonstration failed; see above")
         return _tabs([load_run(d) for d in _directories(Path(place) / sweep.experiment, sweep)])
 
 

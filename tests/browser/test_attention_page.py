@@ -210,7 +210,7 @@ def test_the_exercise_hides_names_until_all_are_guessed(page: devtools.Page) -> 
     tab(page, 0)
     click(page, "exercise-start")
     cards = text(page, "cards")
-    assert "Head" not in cards and "1.00" not in cards and "Map A" in cards
+    assert "Map A" in cards and not any(word in cards for word in ("Head", "kv", "1.00"))
     assert "Head" not in text(page, "row") + text(page, "large-title")
     assert page.run("document.getElementById('exercise-answers').disabled")
     for head, role in enumerate(("prev", "class_or_copy", "word", "word")):  # the last one is wrong
@@ -259,10 +259,12 @@ def test_hostile_strings_stay_text(page: devtools.Page) -> None:
 @pytest.mark.parametrize("width", [360, 1280])
 def test_nothing_sticks_out(page: devtools.Page, width: int) -> None:
     page.resize(width, 800)
-    for i in range(3):
+    for i in (0, 2):  # the others have no names
         tab(page, i)
-        wide = page.run("document.documentElement.scrollWidth")
-        assert wide <= width, f"tab {i}"
+        click(page, "exercise-start")
+        assert page.run("document.documentElement.scrollWidth") <= width, f"exercise of tab {i}"
+        click(page, "exercise-end")
+        assert page.run("document.documentElement.scrollWidth") <= width, f"tab {i}"
     page.resize(1280, 900)
 
 
@@ -283,7 +285,8 @@ def test_maps_have_the_colours_of_their_weights(page: devtools.Page) -> None:
     tab(page, 0)
     # In one reading: a second one makes the browser say that it is slow.
     pixels = page.run(
-        "(() => { const c = document.querySelector('#cards canvas'); const { margin, cell } = c.drawn;"
+        "(() => { const c = document.querySelector('#cards canvas');"
+        " const { margin, cell } = c.drawn;"
         " const all = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
         " const place = (i) => Math.floor(margin + (i + 0.5) * cell);"
         " const at = (t, s) => [0, 1, 2].map((i) => all[4 * (place(t) * c.width + place(s)) + i]);"

@@ -38,10 +38,11 @@ const Cards = (() => {
       },
     });
     const title = el("button", { type: "button", id: `unit-${unit}`, class: "unit", onclick: () => on.unit(unit) }, name);
-    const top = el("div", { class: "top" }, title, ...heads.map((head) => chip(layer, head)));
+    const hides = now.exercise && !now.exercise.over; // the number of a kv head tells that of the head
+    const top = el("div", { class: "top" }, title, ...(hides ? [] : heads.map((head) => chip(layer, head))));
     const made = el("div", { class: "card" }, top, canvas, ...told(unit, on));
     if (!now.switches.merged && !layer.why && !layer.output_why) made.append(onOff(unit, name, on));
-    made.style.setProperty("--kv", Colour.kv(layer.kv[heads[0]]));
+    if (!hides) made.style.setProperty("--kv", Colour.kv(layer.kv[heads[0]]));
     return made;
   }
 
@@ -74,7 +75,7 @@ const Cards = (() => {
       el("input", {
         type: "checkbox", id, checked: !now.switches.off[head],
         onchange: (event) => on.off(head, !event.target.checked),
-      }), `${name.toLowerCase()} is on`);
+      }), `${name} is on`);
   }
 
   return { draw, paint };

@@ -6,13 +6,7 @@ const Data = (() => {
     const text = atob(base64);
     const bytes = new Uint8Array(text.length);
     for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-    if (new Uint8Array(new Uint16Array([1]).buffer)[0] !== 1) swap(bytes);
     return new Float32Array(bytes.buffer);
-  }
-
-  // The file is little endian.
-  function swap(bytes) {
-    for (let i = 0; i < bytes.length; i += 4) bytes.subarray(i, i + 4).reverse();
   }
 
   // A layer of a view with its arrays in place, as arithmetic.js takes it.

@@ -55,7 +55,7 @@ const Page = (() => {
   // Another model or layer: its controls, then the rest.
   function rebuild() {
     Controls.draw(at("controls"), {
-      model: (model) => { State.restart({ model, layer: now.layer }); rebuild(); },
+      model: (model) => { State.restart({ model }); rebuild(); },
       layer: (layer) => { State.restart({ layer }); rebuild(); },
       step: () => { now.exercise = null; draw(); },
     });

@@ -82,15 +82,15 @@ const Row = (() => {
   function scoreStep(look, row, onkey) {
     const terms = el("div", { class: "terms", id: "terms-score", "aria-live": "polite" });
     const body = row.keys.map((one) => el("tr", {
-      id: `key-${one.s}`, class: one.visible ? "" : "hidden-key", "aria-selected": String(one.s === look.s),
+      id: `key-${one.s}`, class: one.visible ? "" : "hidden-key", "aria-current": String(one.s === look.s),
       onpointerenter: () => show(one.s), onclick: () => { show(one.s); onkey(one.s); },
     }, el("th", { scope: "row" }, `${one.s} `, foreign(look.tokens[one.s])),
     ...cells(look, one).map((text) => el("td", {}, text))));
     let shown = look.s;
     function show(s) {
-      body[shown].setAttribute("aria-selected", "false");
+      body[shown].setAttribute("aria-current", "false");
       shown = s;
-      body[s].setAttribute("aria-selected", "true");
+      body[s].setAttribute("aria-current", "true");
       fill(terms, ...productTerms(look, s, row.keys[s].dot));
     }
     show(look.s);

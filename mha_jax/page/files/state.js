@@ -56,20 +56,19 @@ const State = (() => {
     return found;
   }
 
-  function trainedMaps() {
-    return mapsWith(Arithmetic.asTrained(layer()));
-  }
-
-  // Another model, layer or tab: what was switched is as trained again.
+  // Another tab, model or layer: what was switched is as trained again.
   function restart(changed) {
-    const steps = "tab" in changed ? 0 : now.step;
-    Object.assign(now, { layer: 0, unit: 0, exercise: null }, "layer" in changed ? {} : { model: 0 }, changed);
-    now.step = "tab" in changed ? Math.max(...model().views.map((one) => one.step)) : steps;
+    Object.assign(now, { unit: 0, exercise: null }, changed);
+    if ("tab" in changed) {
+      Object.assign(now, { model: 0, layer: 0 });
+      now.step = Math.max(...model().views.map((one) => one.step));
+    }
     now.layer = Math.min(now.layer, view().layers.length - 1);
     now.switches = Arithmetic.asTrained(layer());
     const length = model().tokens.length;
     now.window = { t0: 0, s0: 0, cells: length };
-    if ("tab" in changed || now.t >= length || now.s >= length) middle(length, trainedMaps()[0]);
+    const [first] = mapsWith(now.switches);
+    if ("tab" in changed || now.t >= length || now.s >= length) middle(length, first);
   }
 
   // A row in the middle, and its heaviest key.
