@@ -13,6 +13,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -25,7 +27,7 @@ from mha_jax.page.view import view
 from mha_jax.run import LoadedRun
 from mha_jax.tasks import english
 from tests.page import HOSTILE, array, data_of, fixed, invented
-from tests.saved import saved
+from tests.saved import program_and_state, saved, with_states
 from tests.synthetic import static
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -142,6 +144,30 @@ def test_every_number_shown_is_the_models(
         for name, key in (("scores",) * 2, ("weights",) * 2, ("z",) * 2, ("head_out", "out")):
             np.testing.assert_array_equal(np.array(plain[key]), want[name], err_msg=name)
         assert plain["change"] == 0
+
+
+def test_biases_sink_logits_and_normed_queries(tmp_path: Path) -> None:
+    """Of a model that does not divide by sqrt(d_head)."""
+    switched = {"bias": True, "sink_logit": True, "qk_norm": True, "scale": False}
+    spec = static("text", 4, 2, length=16, model=switched)
+    state = program_and_state(spec, 20)[1]
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(  # biases and sinks are zero at first
+        lambda x: x if x.any() else jnp.asarray(rng.standard_normal(x.shape), x.dtype), state.params
+    )
+    run = with_states(tmp_path, spec, {20: state._replace(params=params)})
+    page = data_of(html.page("t", [runs.tab("t", [run], text=TEXT)[0]]))
+    ((plain, scaled),) = in_node(tmp_path, page, [{}, {"scale": True}])["layers"]
+    inputs = run.run.static.task.encode(TEXT)[None]
+    _, found = run.apply(inputs, want=["weights", "z", "head_out"])
+    shown_as = np.vectorize(fixed)
+    for name, key in (("weights", "weights"), ("z", "z"), ("head_out", "out")):
+        np.testing.assert_array_equal(plain[key], shown_as(found[name][0][0]), err_msg=name)
+    bias = params["layers"]["0"]["mixer"]["bo"]
+    output_td = found["head_out"][0][0].sum(1) + np.asarray(bias)
+    np.testing.assert_allclose(plain["output"], output_td, atol=1e-5)
+    assert scaled["change"] > 0.01
+    assert (np.sum(plain["maps"], -1) < len(TEXT) - 1e-3).all()  # the sink has the rest
 
 
 def test_a_digit_that_rounds_otherwise_is_the_models_own() -> None:

@@ -142,9 +142,31 @@ def test_hover_shows_the_terms_of_every_number(page: devtools.Page) -> None:
         page.mouse(x, y, ("mouseMoved",))
         kind = id.partition("-")[0]
         assert text(page, f"terms-{kind}").startswith(first + text(page, id))
+        terms = page.run(
+            f"[...document.querySelectorAll('#terms-{kind} li')].map((x) => x.textContent)"
+        )
+        parts = [float(term.split(" ")[-1]) for term in terms]
+        # Each of them is rounded to four decimals, and so is the sum.
+        assert abs(sum(parts) - float(text(page, id))) < 1e-4 * len(parts)
+        assert any(abs(part) > 0.01 for part in parts)
     page.run("document.getElementById('z').focus()")
     page.press("ArrowRight")
     assert text(page, "terms-z").startswith("z 4 = ")
+
+
+def test_a_head_that_is_off_is_missing_from_the_output(page: devtools.Page, run: LoadedRun) -> None:
+    tab(page, 1)
+    _, found = run.apply(run.run.static.task.encode(TEXT)[None], want=["head_out"])
+    out_tnd = found["head_out"][0][0]
+    click_cell(page, "document.getElementById('large')", 7, 3)
+    click(page, "on-1")
+    size = np.linalg.norm
+    row = size(out_tnd[7, 1]) / size(out_tnd[7].sum(0))
+    everywhere = size(out_tnd[:, 1]) / size(out_tnd.sum(1))
+    told = text(page, "change")
+    assert f"by {100 * row:.1f} % of its length at this row, {100 * everywhere:.1f} % over" in told
+    assert numbers(page, "y") == [fixed(x) for x in out_tnd[7].sum(0) - out_tnd[7, 1]]
+    click(page, "reset")
 
 
 def test_switches_change_what_is_shown(page: devtools.Page) -> None:
