@@ -17,6 +17,7 @@ from tests.synthetic import static
 pytestmark = pytest.mark.skipif(devtools.CHROMIUM is None, reason="chromium is not installed")
 
 TEXT = "the cat sat ."
+SEEN = TEXT.replace(" ", "␣")  # how its tokens are written
 GQA = static(
     "text", 4, 2, n_layers=2, length=16, model={"positions": "rope", "norm": "rms", "bias": True}
 )
@@ -110,7 +111,7 @@ def test_a_click_shows_the_models_numbers(page: devtools.Page, run: LoadedRun) -
             ("document.querySelectorAll('#cards canvas')[0]", 0, 12, 12),
         ):
             click_cell(page, canvas, t, s)
-            assert text(page, "row-title") == f"Head {head}: what {TEXT[t]} (row {t}) reads"
+            assert text(page, "row-title") == f"Head {head}: what {SEEN[t]} (row {t}) reads"
             got = rows(page)
             assert [[row[1], row[2], row[5]] for row in got] == shown(found, head, t)
             assert f"weight {fixed(found['weights'][1][0, head, t, s])}" in text(page, "cell")
@@ -315,3 +316,13 @@ def test_maps_have_the_colours_of_their_weights(page: devtools.Page) -> None:
         " return [at(2, 1), at(2, 5)]; })()"
     )
     np.testing.assert_allclose(pixels, [[0xFD, 0xE7, 0x25], [0x44, 0x01, 0x54]], atol=2)
+    click(page, "bright")
+    assert text(page, "legend-end") == "largest"
+    even = page.run(  # the first row, whose weights are equal
+        "(() => { const c = document.getElementById('large'); const { margin, cell } = c.drawn;"
+        " const all = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+        " const at = Math.floor(margin + cell / 2);"
+        " return [0, 1, 2].map((i) => all[4 * (at * c.width + at) + i]); })()"
+    )
+    click(page, "bright")
+    np.testing.assert_allclose(even, [0xFD, 0xE7, 0x25], atol=2)

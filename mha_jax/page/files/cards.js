@@ -15,7 +15,7 @@ const Cards = (() => {
   // The maps alone: a click changes no more of a card.
   function paint(place, colours) {
     const maps = State.mapsWith(now.switches);
-    const { tokens } = State.model();
+    const tokens = State.tokens();
     const window_ = { t0: 0, s0: 0, cells: tokens.length };
     for (const canvas of place.querySelectorAll("canvas")) {
       const unit = Number(canvas.dataset.unit);

@@ -8,7 +8,8 @@ const Large = (() => {
   let canvas = null;
   let drag = null;
 
-  function build(place, onpick, onzoom) {
+  // `onpick(t, s)`, `onzoom()`: the window has changed, `onbright()`: the colours of all maps have.
+  function build(place, onpick, onzoom, onbright) {
     canvas = el("canvas", {
       id: "large", tabindex: "0", role: "application", "aria-roledescription": "attention map",
       onkeydown: (event) => key(event, onpick, onzoom),
@@ -24,18 +25,22 @@ const Large = (() => {
     const button = (id, text, label, by) => el("button", {
       type: "button", id, "aria-label": label, onclick: () => { zoom(by); onzoom(); },
     }, text);
+    const bright = el("label", { for: "bright", class: "option" }, el("input", {
+      type: "checkbox", id: "bright", checked: now.bright,
+      onchange: (event) => { now.bright = event.target.checked; onbright(); },
+    }), "each row up to its largest weight");
     fill(place, el("h3", { id: "large-title" }), el("div", { class: "options" },
-      button("zoom-in", "+", "zoom in", 0.5), button("zoom-out", "−", "zoom out", 2), legend()),
+      button("zoom-in", "+", "zoom in", 0.5), button("zoom-out", "−", "zoom out", 2), legend(), bright),
     canvas, el("p", { id: "cell" }));
   }
 
   function legend() {
-    const bar = el("canvas", { id: "legend", width: "128", height: "12", role: "img", "aria-label": "colours from weight 0 to 1" });
-    return el("span", { class: "legend" }, "0 ", bar, " 1");
+    const bar = el("canvas", { id: "legend", width: "128", height: "12", role: "img", "aria-label": "colours of weights, dark to bright" });
+    return el("span", { class: "legend" }, "0 ", bar, el("span", { id: "legend-end" }, "1"));
   }
 
   function draw(colours) {
-    const { tokens } = State.model();
+    const tokens = State.tokens();
     const room = canvas.parentElement.clientWidth || SIDE;
     const side = Math.max(200, Math.min(SIDE, room));
     canvas.drawn = Maps.draw(canvas, State.mapsWith(now.switches)[now.unit], tokens, colours, side, now.window, now);
@@ -46,6 +51,7 @@ const Large = (() => {
   }
 
   function paintLegend(colours) {
+    document.getElementById("legend-end").textContent = now.bright ? "largest" : "1";
     const bar = document.getElementById("legend");
     const context = bar.getContext("2d");
     for (let x = 0; x < bar.width; x++) {

@@ -20,24 +20,30 @@ const Maps = (() => {
     return context;
   }
 
-  const images = new WeakMap(); // weights -> their image
+  const images = new WeakMap(); // weights -> {bright: their image}
 
-  // A whole map, one pixel a cell.
-  function image(weights, length, colours) {
-    if (images.has(weights)) return images.get(weights);
+  // A whole map, one pixel a cell; `bright`: the largest weight of each row has the brightest colour.
+  function image(weights, length, colours, bright) {
+    const kept = images.get(weights) || {};
+    if (kept[bright]) return kept[bright];
     const made = document.createElement("canvas");
     made.width = made.height = length;
     const context = made.getContext("2d");
     const pixels = context.createImageData(length, length);
-    for (let i = 0; i < length * length; i++) {
-      const [r, g, b] = colours[Math.round(255 * Math.min(Math.max(weights[i], 0), 1))];
-      pixels.data[4 * i] = r;
-      pixels.data[4 * i + 1] = g;
-      pixels.data[4 * i + 2] = b;
-      pixels.data[4 * i + 3] = 255;
+    for (let t = 0; t < length; t++) {
+      const row = weights.subarray(t * length, (t + 1) * length);
+      const most = bright ? row.reduce((a, b) => Math.max(a, b), 0) || 1 : 1;
+      for (let s = 0; s < length; s++) {
+        const [r, g, b] = colours[Math.round(255 * Math.min(Math.max(row[s] / most, 0), 1))];
+        const place = 4 * (t * length + s);
+        pixels.data[place] = r;
+        pixels.data[place + 1] = g;
+        pixels.data[place + 2] = b;
+        pixels.data[place + 3] = 255;
+      }
     }
     context.putImageData(pixels, 0, 0);
-    images.set(weights, made);
+    images.set(weights, { ...kept, [bright]: made });
     return made;
   }
 
@@ -48,7 +54,8 @@ const Maps = (() => {
     return `${kept.join("")}…`;
   }
 
-  // Draws a window of a map. Returns where cells are, in pixels of the page.
+  // Draws a window of a map and marks what is `selected`: {t, s, bright}. Returns where cells are,
+  // in pixels of the page.
   function draw(canvas, weights, tokens, colours, side, window_, selected) {
     const { t0, s0, cells } = window_;
     const context = prepared(canvas, side);
@@ -57,7 +64,7 @@ const Maps = (() => {
     const cell = (side - margin) / cells;
     context.clearRect(0, 0, side, side);
     context.imageSmoothingEnabled = false;
-    const whole = image(weights, tokens.length, colours);
+    const whole = image(weights, tokens.length, colours, selected.bright);
     context.drawImage(whole, s0, t0, cells, cells, margin, margin, side - margin, side - margin);
     labels(context, canvas, tokens, window_, margin, cell);
     context.lineWidth = 2;

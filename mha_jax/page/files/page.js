@@ -48,7 +48,7 @@ const Page = (() => {
     fill(at("main"), ...State.tab().text.map((text) => el("p", { class: "intro" }, foreign(text))), ...places,
       el("div", { id: "reading" }, el("div", { id: "large-place" }), el("div", { id: "row-place" })),
       el("div", { id: "meter-place" }));
-    Large.build(at("large-place"), (t, s) => pick(now.unit, t, s), () => Large.draw(colours));
+    Large.build(at("large-place"), (t, s) => pick(now.unit, t, s), () => Large.draw(colours), paint);
     rebuild();
   }
 

@@ -4,7 +4,7 @@ const State = (() => {
   const layers = new WeakMap(); // a layer as it was sent -> the same with its arrays
   const maps = new WeakMap(); // layer -> {switches as text: maps}
   const outputs = new WeakMap(); // layer -> {switches as text: output}
-  const now = { tab: 0, model: 0, step: 0, layer: 0, unit: 0, t: 0, s: 0, window: null, exercise: null, switches: null };
+  const now = { tab: 0, model: 0, step: 0, layer: 0, unit: 0, t: 0, s: 0, bright: false, window: null, exercise: null, switches: null };
 
   function tab() {
     return data.tabs[now.tab];
@@ -12,6 +12,11 @@ const State = (() => {
 
   function model() {
     return tab().models[now.model];
+  }
+
+  // Tokens as they are written; a space could not be seen.
+  function tokens() {
+    return model().tokens.map((token) => (token === " " ? "␣" : token));
   }
 
   // The checkpoint of a model that is nearest to the chosen step.
@@ -91,11 +96,11 @@ const State = (() => {
     const heads = Arithmetic.units(layer(), now.switches)[now.unit];
     return {
       layer: layer(), switches: now.switches, maps: mapsWith(now.switches), heads, unit: now.unit,
-      t: now.t, s: now.s, tokens: model().tokens, digits: data.digits, name: unitName(now.unit), headName,
+      t: now.t, s: now.s, tokens: tokens(), digits: data.digits, name: unitName(now.unit), headName,
     };
   }
 
   return {
-    data, now, tab, model, viewOf, view, layer, badges, mapsWith, outputsWith, restart, unitName, headName, look,
+    data, now, tab, model, tokens, viewOf, view, layer, badges, mapsWith, outputsWith, restart, unitName, headName, look,
   };
 })();
