@@ -6,20 +6,22 @@ const Badges = (() => {
     return x.toFixed(2);
   }
 
+  // A score's name, by itself since it may be written from the right, its number and interval.
   function score(one) {
     const interval = "low" in one ? ` [${signed(one.low)}, ${signed(one.high)}]` : "";
-    return `${one.name} ${signed(one.corrected)}${interval}`;
+    return [foreign(one.name), ` ${signed(one.corrected)}${interval}`];
   }
 
   // Role, its corrected score and interval, and the next scores.
   function shown(badge) {
     if (!badge) return el("p", { class: "badge none" }, "no scores at this checkpoint");
     const [first, ...others] = badge.scores;
-    const own = first && (first.name === badge.role ? score(first) : `${badge.role || "scores"}: ${score(first)}`);
+    const role = badge.role ? foreign(badge.role) : first ? "scores" : "undefined";
+    const own = first ? (first.name === badge.role ? score(first) : [role, ": ", ...score(first)]) : [role];
     const title = "mass on the role's key, 0 by chance, 1 for a head that looks nowhere else; with 95 % interval";
     return el("div", { class: badge.role === "mixed" ? "badge mixed" : "badge", title },
-      el("strong", {}, foreign(own || badge.role || "undefined")),
-      others.length ? el("small", {}, foreign(` ${others.map(score).join(", ")}`)) : null);
+      el("strong", {}, ...own),
+      others.length ? el("small", {}, ...others.flatMap((one, i) => [i ? ", " : " ", ...score(one)])) : null);
   }
 
   // The reader's guess for one map. `exercise`: {order, guesses, over}.

@@ -63,7 +63,9 @@ const Large = (() => {
   // A cell in words and numbers.
   function cellText(t, s) {
     const look = State.look();
-    const start = `query ${t} “${look.tokens[t]}”, key ${s} “${look.tokens[s]}”: `;
+    // Isolated: a token that is written from the right must not turn what follows.
+    const token = (i) => `“\u2068${look.tokens[i]}\u2069”`;
+    const start = `query ${t} ${token(t)}, key ${s} ${token(s)}: `;
     const number = (x) => Arithmetic.fixed(x, look.digits);
     if (look.layer.why) return `${start}weight ${number(look.maps[look.unit][t * look.layer.t + s])}`;
     const one = Arithmetic.row(look.layer, look.switches, look.heads, t).keys[s];
