@@ -181,6 +181,15 @@ def main(argv: Sequence[str] | None = None, *, single: bool = False) -> int:
         script, purpose = ("train.py", _TRAIN) if single else ("sweep.py", _SWEEP)
         print(_HELP.format(script=script, purpose=purpose).strip())
         return 0
+    try:
+        with signals.handled(signals.stop):
+            return _carry_out(args, single)
+    except signals.Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        return stopped.code
+
+
+def _carry_out(args: Arguments, single: bool) -> int:
     sweep = plan(args, single=single)
     problems = args.problems if sweep is None else sweep.problems
     if problems or sweep is None:
@@ -198,11 +207,7 @@ def main(argv: Sequence[str] | None = None, *, single: bool = False) -> int:
     from mha_jax.launch import launch
 
     try:
-        with signals.handled(signals.stop):
-            return launch(sweep, Path(args.flags["--workdir"]), options.read(args.flags)[0])
-    except signals.Stopped as stopped:
-        print(stopped, file=sys.stderr)
-        return stopped.code
+        return launch(sweep, Path(args.flags["--workdir"]), options.read(args.flags)[0])
     except WorkerError as error:
         print(error, file=sys.stderr)
         return 1

@@ -14,8 +14,9 @@ LEAVE_S = 5.0  # that workers have to save what they are at
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Stopped(Exception):
-    """A signal has ended a launch; the text says what became of its runs."""
+class Stopped(KeyboardInterrupt):
+    """A signal has ended a launch; the text says what became of its runs. What a user's config file
+    raises is caught, and KeyboardInterrupt is not."""
 
     def __init__(self, signum: int, told: str = ""):
         name = signal.Signals(signum).name
