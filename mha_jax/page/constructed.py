@@ -90,7 +90,7 @@ def _model(
         TaskRef("english", 0, tuple(sorted(vars(cfg).items())), ""),
         model,
         # Nothing is trained.
-        TrainSpec(0, 0, 0, 0, 0, 0),
+        TrainSpec(0, 0, 0, 0, 0, 0, "stop", 0.0),
         OptimSpec(0, 0.0, 0.0, 0.0, 0.0, 0.0),
     )
     layers = [jax.tree.map(np.asarray, layer) for layer in stops]
