@@ -1,6 +1,7 @@
 """What every test shares. Warnings are errors: pyproject.toml lists the exceptions with reasons."""
 
 import itertools
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,10 @@ import hypothesis
 import jax
 import numpy as np
 import pytest
+
+# A shell ignores it for what runs in its background, and launches inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A shape that broadcasts by an invented leading axis is nearly always a mistake.
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -55,10 +55,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "MQA": {"n_kv_heads": 1},
     "window 128": {"window": 128},
     "4 + window 128": {"window": 128, "n_sinks": 4},
+    "global + window 128": {"window": "0,128"},
     "CLA-2": {"kv_from": "0,0"},
+    "K=V": {"share": "kv"},
     "int8": {"kv_quant": "int8"},
     "int4": {"kv_quant": "int4"},
     "MLA": {"mixer": "mla", "n_kv_heads": 1, "d_latent": 256, "d_rope": 32},
+    "GLA-2": {"mixer": "mla", "n_kv_heads": 2, "d_latent": 128, "d_rope": 32},
     "GTA-2": {"mixer": "gta", "n_kv_heads": 2},
 }
 

@@ -124,5 +124,7 @@ def _help() -> str:
 
 if __name__ == "__main__":
     atexit.register(small.stop)
+    # In the background of a shell it is ignored, and so it would be by what is launched here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     leave(lambda: main(sys.argv[1:]))
