@@ -70,8 +70,8 @@ def write_signed(path: Path, value: dict[str, Any]) -> None:
 
 
 def is_as_written(value: dict[str, Any]) -> bool:
-    """Whether an object that was read is the one that `write_signed` was given. True where there is
-    no SHA-256 in it: older code wrote none."""
+    """Whether an object that was read is the one that `write_signed` was given. One that has no
+    SHA-256 was written by hand, and counts as it stands."""
     body = dict(value)
     return body.pop("sha256", None) in (None, _own_digest(body))
 

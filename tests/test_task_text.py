@@ -215,7 +215,7 @@ def test_a_corpus_too_large_for_its_index_is_refused(tmp_path, monkeypatch):
     assert "more than 1000 bytes" in rule
 
 
-@pytest.mark.parametrize("suffix", ["", "txt", "."])
+@pytest.mark.parametrize("suffix", ["", "txt", ".", "..", "../outside", ".a/b", ".txt\n"])
 def test_suffix_is_a_file_ending(suffix):
     assert [field for field, _, _ in rules("pydoc", suffix=suffix)] == ["suffix"]
 

@@ -18,6 +18,7 @@ The documents of a split are joined by newlines, and a window may run over a joi
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,7 +40,7 @@ def problems(cfg: Config) -> Iterator[tuple[str, str, str]]:
     """A window out of range, and whatever keeps the corpus from being used, for any seed."""
     sizes = list(bounds.outside(cfg, length=(1, 65536)))
     yield from sizes
-    if not cfg.suffix.startswith(".") or len(cfg.suffix) < 2:
+    if not re.fullmatch(r"(\.\w[\w+-]*)+", cfg.suffix):
         yield "suffix", "must be a dot and a file ending", 'use ".txt" or the like'
         return
     try:
