@@ -40,7 +40,7 @@ def place(runs: list[PlannedRun], root: Path) -> dict[str, Path]:
 
 def _told_anew(directory: Path, about: dict[str, Any]) -> bool:
     """Whether what a config.json says about its run is to be replaced."""
-    stored = json.loads((directory / "config.json").read_bytes())["about"]
+    stored = store.read_run(directory).about
     if PURPOSES.index(stored["purpose"]) > PURPOSES.index(about["purpose"]):
         return False
     return stored != json.loads(json.dumps(about))

@@ -162,6 +162,17 @@ def test_unfinished_runs_of_another_plan_are_named(tmp_path, cache):
     assert "2 unfinished runs of an earlier plan" in done.stdout
 
 
+@pytest.mark.parametrize("keep", [0, 100])
+def test_a_damaged_config_json_is_named(tmp_path, keep):
+    planned = expand(load(str(_write(tmp_path, seeds=1)))).runs
+    of = directories.place(planned, tmp_path)
+    path = of[planned[0].run.hash] / "config.json"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ValueError, match=str(path)):
+        directories.place(planned, tmp_path)
+    assert len(path.read_bytes()) == keep
+
+
 def test_a_diverged_run_is_recorded_and_the_others_are_as_without_it(tmp_path, cache):
     config = _write(tmp_path, seeds=1)
     assert _sweep(config, tmp_path / "calm", cache).returncode == 0

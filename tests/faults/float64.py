@@ -167,7 +167,9 @@ def desired(
                 )
                 rounding = (length + 40) * f32 + 4 * unit
                 bound[b, :, i, j] = np.minimum(grow * terms, 2 * most) + rounding * terms
-                bound[b, :, i, j] += 1e-37 * (1 + length * most)
+                # A CPU makes 0 of what is below the smallest normal number: of each weight, and of
+                # each product with a value.
+                bound[b, :, i, j] += np.finfo(np.float32).tiny * (length + 2) * (1 + most)
     return z, bound
 
 
