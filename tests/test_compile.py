@@ -60,7 +60,7 @@ def test_what_is_compiled_is_what_runs() -> None:
         ahead[name] = _instructions(lower().compile())
     group = Group(spec)
     hypers = group.hypers([Hypers(0, 0, 1e-3, 0.0)])
-    state, _ = group.train_chunk(group.init(hypers), hypers, 2)
+    state = group.train_chunk(group.init(hypers), hypers, 2)
     group.evaluate(state, "validation")
     group.evaluate(state, "test")
     group.examine(state)
@@ -84,7 +84,7 @@ def test_memory_and_operations_are_those_of_the_cost_model() -> None:
         assert one.cost is not None, one.error
         rows[name] = one.cost
     n_params = cost.n_params(spec)
-    # Scalars: step, count, diverged_at, hypers, n, two sums; and a pointer to each output.
+    # Scalars: step, count, watch, tally, hypers, n; and a pointer to each output.
     train, rest = rows["train"], 300
     assert 12 * n_params <= train.outputs <= 12 * n_params + rest
     assert 12 * n_params <= train.arguments <= 12 * n_params + rest

@@ -37,7 +37,7 @@ def examined(task: str, n_heads: int, n_kv_heads: int | None = None) -> tuple[Gr
     hypers = group.hypers([RUN])
     state = group.init(hypers)
     if task == "relations":
-        state, _ = group.train_chunk(state, hypers, 600)
+        state = group.train_chunk(state, hypers, 600)
     else:
         mixer = state.params["layers"]["0"]["mixer"]
         mixer["wq"] = 6 * mixer["wq"]
