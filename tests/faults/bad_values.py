@@ -148,8 +148,9 @@ def of_name(draw: random.Random) -> Bad:
     options = [
         Bad("name", ("experiment",), body=f"c.experiment = {word!r}"),
         Bad("name", ("experiment", "--config.experiment"), (f"--config.experiment={word}",)),
-        Bad("name", (f"--config.{word}",), (f"--config.{word}=1",)),
-        Bad("name", (f"--{word}",), (f"--{word}",)),
+        # A flag's name ends at the first "=".
+        Bad("name", (f"--config.{word}".partition("=")[0],), (f"--config.{word}=1",)),
+        Bad("name", (f"--{word}".partition("=")[0],), (f"--{word}",)),
         Bad("name", ("--workdir",), ("--workdir=nul\0byte",)),
         Bad("name", ("--workdir",), ("--workdir=file.txt/below",)),
         Bad("name", ("--part",), (f"--part={word}",)),
