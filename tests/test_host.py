@@ -81,4 +81,4 @@ def test_every_script_that_computes_starts_itself_again() -> None:
     """A launch leaves that to its workers, and the others compute nothing."""
     text = {path.stem: path.read_text() for path in (ROOT / "scripts").glob("*.py")}
     starts_again = {name for name in text if "\n    restart()\n    leave(" in text[name]}
-    assert starts_again == {"bench", "decode", "heads", "prune", "sinks", "slots"}
+    assert starts_again == {"attend", "bench", "decode", "heads", "prune", "sinks", "slots"}
