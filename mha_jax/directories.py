@@ -16,7 +16,9 @@ def place(runs: list[PlannedRun], root: Path) -> dict[str, Path]:
     directory, and is told what this launch says about it: how often to log, what counts as
     converged. One that was made as a twin and is now wanted for itself is no twin any more; the
     other way round it stays what it was."""
-    there = {path.parent.name[-10:]: path.parent for path in root.glob("*/config.json")}
+    # Of copies the first counts, as in `store.read_sweep`.
+    paths = sorted((path.parent for path in root.glob("*/config.json")), reverse=True)
+    there = {path.name[-10:]: path for path in paths}
     directories = {}
     for planned in runs:
         run = planned.run

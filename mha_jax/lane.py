@@ -16,10 +16,10 @@ import jax.numpy as jnp
 
 from mha_jax import branch, config, outcome, runstate, start, store, tensorboard
 from mha_jax.checkpoint import Checkpoints
-from mha_jax.files import fingerprint, within, write_signed
+from mha_jax.files import fingerprint, is_as_written, within, write_signed
 from mha_jax.tasks import TaskSpec
-from mha_jax.train import State, Watch
-from mha_jax.writer import RunWriter
+from mha_jax.train import State
+from mha_jax.writer import RunWriter, WriterError
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -66,8 +66,8 @@ class Lane:
           Unrestorable: there are checkpoints and none can be restored.
           ValueError: a link leads out of the directory.
         """
-        for name in ("checkpoints", "metrics.jsonl", "tb"):
-            within(directory, directory / name)
+        for path in (*directory.iterdir(), *directory.glob("checkpoints/*")):
+            within(directory, path)
         data = json.loads((directory / "config.json").read_text())
         run, about = config.run_from_json(data), data["about"]
         keep, trunk_end = about["log"]["keep"], None
@@ -83,7 +83,9 @@ class Lane:
             begun = start.begin(run, directory)
             if begun is None:  # its source has diverged, and so has it
                 lost = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), fresh.params)
-                fresh = fresh._replace(params=lost, watch=_lost_at_once(fresh))
+                first = jnp.zeros_like(fresh.watch.first_bad)
+                watch = fresh.watch._replace(n_bad=first + 1, first_bad=first)
+                fresh = fresh._replace(params=lost, watch=watch)
             else:
                 fresh = fresh._replace(params=jax.tree.map(lambda x: x[None], begun))
         _record_environment(directory, before if restored else None, environment, emit)
@@ -108,6 +110,11 @@ class Lane:
             if row["step"] in saved and f"eval/{spec.metric}" in row:
                 lane._improves(row[f"eval/{spec.metric}"])
         return lane
+
+    @property
+    def rhythm(self) -> tuple[int, str]:
+        """Where it stands, and what it does at which steps."""
+        return self.step, json.dumps([self.about["log"], self.about["probe"]], sort_keys=True)
 
     def _improves(self, value: float) -> bool:
         """Whether a value of the validation metric is the best of the saved states; keeps it."""
@@ -155,11 +162,16 @@ class Lane:
         final = {f"test/{key}": value for key, value in tested.items()}
         self.writer.scalars(step, final)
         self.close()
+        records = self.directory / "metrics.jsonl"
+        if fingerprint(records)[1] != self.writer.records_sha256:
+            raise WriterError(f"{records}: it was changed while the run wrote it; start afresh")
         if log["tensorboard"]:
             tensorboard.session_end(self.directory / "tb", ok=diverged_at < 0)
         rows, _ = store.read_records(self.directory / "metrics.jsonl")
         evaluations = [row for row in rows if f"eval/{self.spec.metric}" in row]
         last = {key: value for key, value in evaluations[-1].items() if key.startswith("eval/")}
+        if diverged_at >= 0:  # the last evaluation may be one before
+            last = dict.fromkeys(last, math.nan)
         names = ("metrics.jsonl", "heads.csv", "indices.json")
         paths = [self.directory / name for name in names]
         write_signed(
@@ -197,12 +209,6 @@ class Lane:
         self.checkpoints.close()
 
 
-def _lost_at_once(fresh: State) -> Watch:
-    """That of a run whose parameters are no numbers from the start."""
-    one = jnp.zeros_like(fresh.watch.n_bad)
-    return fresh.watch._replace(n_bad=one + 1, first_bad=one)
-
-
 def _record_environment(
     directory: Path, before: Path | None, environment: dict[str, Any], emit: Emit
 ) -> None:
@@ -212,10 +218,11 @@ def _record_environment(
     `before` is the directory of the run that goes on: this one, or the one it branches from.
     """
     path = directory / "run.json"
-    now, sessions, lost = _conditions(environment), [], False
+    now, sessions, lost, mixed = _conditions(environment), [], False, False
     if before is not None:
         try:
-            sessions = json.loads((before / "run.json").read_bytes())["sessions"]
+            told = json.loads((before / "run.json").read_bytes())
+            sessions, mixed, lost = told["sessions"], told["mixed"], not is_as_written(told)
         except (OSError, ValueError, KeyError, TypeError):
             lost = True  # what came before is not known to be the same
     changed = sorted(
@@ -227,12 +234,13 @@ def _record_environment(
         }
     )
     if lost:
-        emit({"event": "note", "text": f"{path}: not readable; the run is marked mixed"})
+        emit({"event": "note", "text": f"{path}: not as it was; the run is marked mixed"})
     if changed:
         text = f"resumed with other {', '.join(changed)} than before: marked mixed, see run.json"
         emit({"event": "note", "text": f"{directory.name}: {text}"})
     sessions = [*sessions, environment]
-    write_signed(path, {**environment, "mixed": lost or bool(changed), "sessions": sessions})
+    mixed = mixed or lost or bool(changed)
+    write_signed(path, {**environment, "mixed": mixed, "sessions": sessions})
 
 
 def _conditions(environment: dict[str, Any]) -> dict[str, Any]:

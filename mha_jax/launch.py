@@ -79,6 +79,8 @@ def carry_out(
       WorkerError: workers cannot start.
       OSError: the directory cannot be written.
     """
+    for path in root.iterdir() if root.is_dir() else ():
+        within(root, path)
     log = root / "logs" / options.log_name
     log.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:

@@ -10,6 +10,7 @@ import collections
 import contextlib
 import dataclasses
 import queue
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ from mha_jax.planned import PlannedRun
 from mha_jax.progress import Progress
 from mha_jax.signals import Stopped
 
+_ASKED = f"exit code {128 + signal.SIGTERM}"  # of a worker that was itself told to save and leave
+
 
 @dataclasses.dataclass(eq=False)
 class Hand:
@@ -31,6 +34,7 @@ class Hand:
     worker: Worker | None = None
     job: list[PlannedRun] = dataclasses.field(default_factory=list)
     started: set[str] = dataclasses.field(default_factory=set)  # hashes of its runs in work
+    begun: bool = False  # it has told of some run of the job
     heard_at: float = dataclasses.field(default_factory=time.monotonic)
     stuck: str = ""  # why it was ended from here
 
@@ -159,15 +163,20 @@ class Pool:
         if not self.jobs:
             hand.worker.close()
             return
-        hand.job, hand.started = self.jobs.pop(0), set()
+        hand.job, hand.started, hand.begun = self.jobs.pop(0), set(), False
         hand.worker.give([self.directories[planned.run.hash].resolve() for planned in hand.job])
 
     def _report(self, hand: Hand, event: dict[str, Any]) -> None:
         planned = self.by_hash.get(event.get("run", ""))
+        if event["event"] in ("done", "failed", "unrestorable"):  # no longer in its hands
+            hand.started.discard(event["run"])
+            hand.begun = True
+            hand.job = [one for one in hand.job if one.run.hash != event["run"]]
         if event["event"] == "note":
             self.progress.note(event["text"])
         elif event["event"] == "start":
             hand.started.add(event["run"])
+            hand.begun = True
         elif event["event"] == "saved":  # its worker leaves, and says so next
             pass
         elif event["event"] == "failed" and planned is not None:
@@ -186,12 +195,14 @@ class Pool:
         which is no failure of theirs.
         """
         waiting = []
+        not_to_blame = end.place_lost or end.told == _ASKED
         for planned in hand.job:
             directory = self.directories[planned.run.hash]
             if planned.run.hash in self.unrestorable or runstate.read(directory).done:
                 self.progress.finished(planned.run.hash)
                 continue
-            if end.place_lost or planned.run.hash not in hand.started:
+            # Where it died before it began any, all are to blame: it would go on for ever.
+            if not_to_blame or (hand.begun and planned.run.hash not in hand.started):
                 waiting.append(planned)
                 continue
             error = f"the worker {hand.stuck or f'died ({end.told})'}; see {self.log}"
@@ -202,7 +213,7 @@ class Pool:
             self.progress.note(f"{planned.label}: {error}")
             self._retry(planned)
         if waiting:
-            if end.place_lost:
+            if not_to_blame:
                 self.progress.note(f"{end.told}: {len(waiting)} runs are handed out again")
             self.jobs.append(waiting)
 

@@ -67,9 +67,9 @@ def run_group(
         lanes = _open(group, directories[some], runs[some], told, emit)
         try:
             # A dispatch has one step count: lanes that resume from different steps go one after
-            # another.
-            for step in sorted({lane.step for lane in lanes}):
-                drive(group, [lane for lane in lanes if lane.step == step], step, emit, wish)
+            # another; so do those that are saved or probed at other steps.
+            for at in sorted({lane.rhythm for lane in lanes}):
+                drive(group, [one for one in lanes if one.rhythm == at], at[0], emit, wish)
         except Exception as error:
             for lane in lanes:  # a retry must not find its files in use
                 with contextlib.suppress(Exception):

@@ -2,8 +2,9 @@
 
 Both are JSON, one object a line. A job is `{"runs": [directory, ...]}`, all of one group, or
 `{"leave": true}`. `{"stop": true}`, like SIGTERM, has the worker save the runs it is at, and leave;
-SIGINT is the launcher's to hear. The end of standard input means that the launcher is gone, and the
-worker leaves at once: an orphan must never write into a run that a later launch continues.
+SIGINT and SIGHUP are the launcher's to hear. The end of standard input means that the launcher is
+gone, and the worker leaves at once: an orphan must never write into a run that a later launch
+continues.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def main() -> None:
 
     jobs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     wish = Wish()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for heard_by_launcher in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(heard_by_launcher, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda signum, frame: wish.ask(128 + signum))
 
     def read() -> None:

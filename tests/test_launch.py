@@ -297,8 +297,9 @@ def lost(tmp_path):
     engine = Local(WHOLE, tmp_path, log)
     pool = Pool([planned], of, engine, [None], log, Progress(3))
 
-    def end(how: End) -> tuple[Pool, list[int]]:
-        hand = Hand(None, job=pool.jobs.pop(), started={planned[0].run.hash})
+    def end(how: End, begun: bool = True) -> tuple[Pool, list[int]]:
+        started = {planned[0].run.hash} if begun else set()
+        hand = Hand(None, job=pool.jobs.pop(), started=started, begun=begun)
         pool._lost(hand, how)
         return pool, [runstate.read(of[one.run.hash]).attempts for one in planned]
 
@@ -310,6 +311,36 @@ def test_a_dead_worker_costs_only_the_run_it_had_begun_an_attempt(lost, capsys):
     assert attempts == [1, 0, 0]
     assert list(map(len, pool.jobs)) == [1, 2]
     assert "the worker died (exit code 9)" in capsys.readouterr().out
+
+
+def test_a_worker_that_dies_before_it_has_begun_costs_all_its_runs_an_attempt(lost):
+    """Else the job would be handed out for ever."""
+    pool, attempts = lost(End("exit code -9", was_ready=True), begun=False)
+    assert attempts == [1, 1, 1] and list(map(len, pool.jobs)) == [1, 1, 1]
+
+
+def test_a_worker_that_was_told_to_leave_costs_no_run_an_attempt(lost):
+    pool, attempts = lost(End("exit code 143", was_ready=True))
+    assert attempts == [0, 0, 0] and list(map(len, pool.jobs)) == [3]
+
+
+def test_a_run_that_is_over_is_no_longer_in_the_hands_of_its_worker(tmp_path, capsys):
+    planned = expand(load(str(_write(tmp_path, seeds=2)))).runs[:2]
+    of = {one.run.hash: tmp_path / one.run.hash for one in planned}
+    for directory in of.values():
+        directory.mkdir()
+    engine = Local(WHOLE, tmp_path, tmp_path / "workers.log")
+    pool = Pool([list(planned)], of, engine, [None], tmp_path / "workers.log", Progress(2))
+    pool.jobs.clear()
+    a, b = (one.run.hash for one in planned)
+    hand = Hand(None, job=list(planned))
+    for event in ("start", "failed"):
+        pool._report(hand, {"event": event, "run": a, "error": "out of memory"})
+    pool._report(hand, {"event": "start", "run": b})
+    pool._lost(hand, End("exit code -9", was_ready=True))
+    assert runstate.read(of[a]).attempts == 0  # the worker records that itself
+    assert runstate.read(of[b]).attempts == 1
+    assert [[one.run.hash for one in job] for job in pool.jobs] == [[a], [b]]
 
 
 def test_a_lost_machine_costs_no_run_an_attempt(lost, capsys):

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 from launched import ROOT, finish, start, tables, write
 
-from mha_jax import files
+from mha_jax import directories, files, host, lane, runner, runstate
+from mha_jax.load import load
+from mha_jax.sweep import expand
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +118,9 @@ def test_workers_heed_a_signal_of_their_own(tmp_path, sweep):
     children = Path(f"/proc/{launched.pid}/task/{launched.pid}/children").read_text().split()
     os.kill(int(children[0]), signal.SIGTERM)
     out, _ = finish(launched)
-    assert "the worker died (exit code 143)" in out
+    assert "exit code 143: " in out and "handed out again" in out
+    for summary in (workdir / "small").glob("*/summary.json"):
+        assert json.loads(summary.read_text())["attempts"] == 0
     assert tables(workdir)["frontier.csv"] == tables(whole)["frontier.csv"]
 
 
@@ -220,6 +224,50 @@ def test_links_that_lead_out_are_refused(sweep, tmp_path):
     launched = start(config, workdir)
     _, err = launched.communicate(timeout=60)
     assert launched.returncode == 2 and len(err.splitlines()) == 1 and str(run) in err
+
+
+def test_links_of_files_are_refused_too(sweep, tmp_path):
+    """What is written in place would be written elsewhere."""
+    config, _ = sweep
+    outside = tmp_path / "mine.txt"
+    for name in (".lock", "logs", "figures"):
+        outside.write_text("mine")
+        root = tmp_path / name / "small"
+        root.mkdir(parents=True)
+        (root / name).symlink_to(outside)
+        _, err = start(config, root.parent).communicate(timeout=60)
+        assert str(root / name) in err and len(err.splitlines()) == 1
+        assert outside.read_text() == "mine"
+
+
+def test_records_that_are_changed_while_a_run_writes_them_are_not_believed(tmp_path):
+    config = write(tmp_path)
+    (tmp_path / "small").mkdir()
+    planned = expand(load(str(config))).runs[:1]
+    (directory,) = directories.place(planned, tmp_path / "small").values()
+    records, told = directory / "metrics.jsonl", []
+
+    def emit(event):
+        told.append(event)
+        if event["event"] == "progress" and event["step"] == 20:
+            raw = bytearray(records.read_bytes())
+            raw[raw.index(b"0.") + 2] ^= 1  # another digit
+            records.write_bytes(raw)
+
+    runner.run_group([directory], emit, host.describe("cpu", {}))
+    (failed,) = [event for event in told if event["event"] == "failed"]
+    assert str(records) in failed["error"] and "changed while" in failed["error"]
+    assert not runstate.read(directory).done
+
+
+def test_a_run_that_was_mixed_stays_so(tmp_path):
+    told = {"device": "cpu", "threads": 1}
+    lane._record_environment(tmp_path, None, told, print)
+    assert not json.loads((tmp_path / "run.json").read_text())["mixed"]
+    (tmp_path / "run.json").write_text((tmp_path / "run.json").read_text().replace("cpu", "gpu"))
+    for _ in range(2):  # it is not as it was written; and from then on that is known
+        lane._record_environment(tmp_path, tmp_path, told, lambda event: None)
+        assert json.loads((tmp_path / "run.json").read_text())["mixed"]
 
 
 def test_within(tmp_path):

@@ -48,7 +48,7 @@ class Process:
     def say(self, job: dict[str, object]) -> None:
         """Writes a line to the worker; nothing where it has just died: its end is told as well."""
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(BrokenPipeError, ValueError):  # closed: it was let go
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mha_jax import store
-from mha_jax.files import write_atomic
+from mha_jax.files import within, write_atomic
 from mha_jax.report import cells, documents, order, over_time, pairs, tables
 
 
@@ -82,7 +82,7 @@ def make(root: str | Path, tell: Callable[[str], None] = _to_stderr) -> list[Pat
     figures = {"frontier": figure.frontier(gathered, heads)}
     if followed:
         figures["training"] = training.draw(followed)
-    (root / "figures").mkdir(exist_ok=True)
+    within(root, root / "figures").mkdir(exist_ok=True)
     for name, files in figures.items():
         for suffix, data in files.items():
             path = root / "figures" / f"{name}.{suffix}"
