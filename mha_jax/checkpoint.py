@@ -44,7 +44,7 @@ class Restored(NamedTuple):
     step: int
     state: Any  # the template's tree, of numpy arrays that are bit for bit what was saved
     records_bytes: int  # length of metrics.jsonl when it was saved
-    records_sha256: str | None  # of those bytes; None: older code did not tell
+    records_sha256: str | None  # of those bytes; None: it was not told
     skipped: list[str]  # newer checkpoints that cannot be used, each with the reason
 
 
